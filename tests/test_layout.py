@@ -1,0 +1,100 @@
+"""Who imports whom: one way, leaves first."""
+
+import ast
+import os
+
+import tf1accum
+
+PACKAGE = os.path.dirname(tf1accum.__file__)
+
+# What each module may import of the package.
+ALLOWED = {
+    "__init__": {"accumulation", "savers", "train_ops"},
+    # Leaves.
+    "arguments": set(),
+    "gate": set(),
+    "gradients": set(),
+    "graph_keys": set(),
+    "scopes": set(),
+    "update_ops": set(),
+    "accumulators": set(),
+    # Build.
+    "window": {"accumulators", "gate"},
+    "accumulation": {"arguments", "gate", "gradients", "scopes", "train_ops",
+                     "update_ops", "window"},
+    # Waist.
+    "train_ops": {"graph_keys", "savers"},
+    # Run.
+    "savers": {"graph_keys"},
+}
+
+
+def source(module):
+    with open(os.path.join(PACKAGE, module + ".py")) as file:
+        return file.read()
+
+
+def imports(module):
+    """(modules of the package, other modules) that `module` imports."""
+    own, others = set(), set()
+    for node in ast.walk(ast.parse(source(module))):
+        if isinstance(node, ast.Import):
+            others |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if node.module == "tf1accum":
+                own |= {alias.name for alias in node.names}
+            elif node.module.startswith("tf1accum."):
+                own.add(node.module.split(".")[1])
+            else:
+                others.add(node.module)
+    return own, others
+
+
+def test_every_module_is_listed_and_lies_flat():
+    found = {name[:-3] for name in os.listdir(PACKAGE)
+             if name.endswith(".py")}
+    assert found == set(ALLOWED)
+    assert not [name for name in os.listdir(PACKAGE)
+                if os.path.isdir(os.path.join(PACKAGE, name))
+                and name != "__pycache__"]
+
+
+def test_modules_import_what_they_may_and_nothing_else():
+    assert {module: imports(module)[0] for module in ALLOWED} == ALLOWED
+
+
+def test_imports_go_one_way():
+    order = []
+    while len(order) < len(ALLOWED):
+        free = [module for module in ALLOWED if module not in order
+                and ALLOWED[module] <= set(order)]
+        assert free, "an import cycle among " + str(set(ALLOWED) - set(order))
+        order += free
+
+
+def test_only_the_public_api_of_tensorflow_is_used():
+    for module in ALLOWED:
+        for name in imports(module)[1]:
+            assert not name.startswith("tensorflow.python"), (module, name)
+            assert name in (
+                "tensorflow", "tensorflow.compat.v1", "collections",
+                "contextlib", "numbers", "re", "warnings"), (module, name)
+        for forbidden in ("initialized_value(", "tensorflow.python"):
+            assert forbidden not in source(module), module
+
+
+def test_only_two_modules_know_of_sparse_gradients():
+    knowing = {module for module in ALLOWED
+               if "IndexedSlices" in source(module)}
+    assert knowing <= {"gradients", "accumulators"}
+
+
+def test_lines_are_at_most_80_columns():
+    for module in ALLOWED:
+        for number, line in enumerate(source(module).split("\n"), 1):
+            assert len(line) <= 80, "%s.py:%d" % (module, number)
+
+
+def test_every_public_name_has_a_docstring():
+    for name in tf1accum.__all__:
+        assert getattr(tf1accum, name).__doc__, name

@@ -1,0 +1,33 @@
+"""Gradient accumulation for TensorFlow 1 style graphs: mean, not sum."""
+
+__version__ = "0.1.0"
+
+try:
+    import tensorflow as _tensorflow
+except ImportError as error:
+    raise ImportError(
+        "tf1accum needs TensorFlow 1.15 or newer, and `import tensorflow` "
+        "failed ({}). Install it with `pip install tensorflow`.".format(error))
+
+# Compared as numbers: as text, "1.9" would be newer than "1.15".
+if tuple(int(part) for part in
+         _tensorflow.__version__.split(".")[:2]) < (1, 15):
+    raise ImportError(
+        "tf1accum needs TensorFlow 1.15 or newer, and found {}. Install a "
+        "newer one with `pip install --upgrade tensorflow`.".format(
+            _tensorflow.__version__))
+
+# pylint: disable=wrong-import-position
+from tf1accum.accumulation import build
+from tf1accum.accumulation import build_from_gradients
+from tf1accum.savers import model_saver
+from tf1accum.savers import model_variables
+from tf1accum.train_ops import AccumulationOps
+
+__all__ = [
+    "AccumulationOps",
+    "build",
+    "build_from_gradients",
+    "model_saver",
+    "model_variables",
+]

@@ -1,0 +1,44 @@
+"""The gate: ops that run only when a predicate holds."""
+
+import tensorflow.compat.v1 as tf
+
+
+def run_if(predicate, build_op):
+    """Runs what `build_op` builds only in the runs where `predicate` holds.
+
+    The op is built in the main graph, under a control dependency on the live
+    side of a Switch, and revived by a Merge. `tf.cond` would refuse reference
+    variables under control flow v2.
+
+    Args:
+      predicate: scalar bool tensor.
+      build_op: function of no arguments that builds and returns an op. What it
+        reads has to be read inside it, or it is read in every run.
+
+    Returns:
+      An op that can be run, and depended on, whatever `predicate` is.
+    """
+    switch = tf.raw_ops.Switch(data=predicate, pred=predicate)
+    live = tf.identity(switch.output_true, name="live")
+    with tf.control_dependencies([live]):
+        op = build_op()
+    with tf.control_dependencies([op]):
+        done = tf.identity(live, name="done")
+    return tf.raw_ops.Merge(inputs=[switch.output_false, done]).output.op
+
+
+def scale_unless(predicate, tensor, factor):
+    """Returns `tensor` itself where `predicate` holds, else times `factor`.
+
+    The buffer is handed on where it holds: no pass over memory.
+
+    Args:
+      predicate: scalar bool tensor.
+      tensor: tensor of any shape.
+      factor: scalar tensor of the same type.
+    """
+    switch = tf.raw_ops.Switch(data=tensor, pred=predicate)
+    scaled = switch.output_false * factor
+    merged = tf.raw_ops.Merge(inputs=[switch.output_true, scaled]).output
+    merged.set_shape(tensor.shape)
+    return merged

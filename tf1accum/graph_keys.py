@@ -1,0 +1,30 @@
+"""The collections in which a graph remembers what was added to it.
+
+They hold ops and tensors only: those come back from a MetaGraph as what they
+were, a variable would come back as a bare handle. Each is called
+`tf1accum/<name>/<role>`.
+"""
+
+import tensorflow.compat.v1 as tf
+
+PREFIX = "tf1accum"
+STATE = "state"
+
+
+def remember(graph, name, role, entries):
+    """Adds `entries` to the collection of `name` that holds `role`."""
+    for entry in entries:
+        graph.add_to_collection("/".join([PREFIX, name, role]), entry)
+
+
+def state_ops(graph):
+    """The ops of all variables in `graph` that are not the model's.
+
+    Accumulators, window scalars and optimizer state, of every window built in
+    the graph or imported into it.
+    """
+    return [op for key in graph.get_all_collection_keys()
+            if isinstance(key, str) and key.startswith(PREFIX + "/")
+            and key.endswith("/" + STATE)
+            for op in graph.get_collection(key)]
+
