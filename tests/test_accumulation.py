@@ -366,3 +366,115 @@ def test_build_from_gradients_takes_gradients_from_anywhere(model):
         for got, expected in zip(
                 session.run(ops.accumulators), mean_gradients(model, batches)):
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_whose_input_has_ended_adds_and_counts_nothing(behaviour):
+    """The usual loop over an epoch ends in an error inside of a window."""
+    w = tf.get_variable("w", initializer=0.)
+    data = tf.data.Dataset.range(3)
+    element = tf.cast(
+        tf.data.make_one_shot_iterator(data).get_next(), tf.float32)
+    # A part of the gradients does not need the input.
+    b = tf.get_variable("b", initializer=0.)
+    ops = tf1accum.build(
+        w * element + b, optimizer=tf.train.GradientDescentOptimizer(1.), k=4)
+    with models.session() as session:
+        for run in range(3):
+            session.run(ops.accumulate)
+        for _ in range(100):
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(ops.accumulate)
+        assert session.run(ops.count) == 3
+        session.run(ops.apply_and_reset)
+        np.testing.assert_allclose(session.run([w, b]), [-1., -1.])
+
+
+def test_a_gradient_that_fails_is_not_counted(behaviour):
+    v = tf.get_variable("v", initializer=[0., 0.])
+    x = tf.placeholder(tf.float32, [2])
+    grad = tf.check_numerics(x, "bad feed")
+    ops = tf1accum.build_from_gradients(
+        [(grad, v)], optimizer=tf.train.GradientDescentOptimizer(1.), k=2)
+    with models.session() as session:
+        session.run(ops.accumulate, {x: [1., 2.]})
+        for _ in range(100):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run(ops.accumulate, {x: [np.nan, 1.]})
+        assert session.run(ops.count) == 1
+        session.run(ops.apply)
+        np.testing.assert_allclose(session.run(v), [-1., -2.])
+
+
+@tf.custom_gradient
+def clipped_on_the_way_back(x):
+    return tf.identity(x), lambda grad: tf.clip_by_value(grad, -0.1, 0.1)
+
+
+def in_a_function(x):
+    """The same inside of what is one op to the outer graph."""
+    return tf.while_loop(lambda i, x: i < 1, lambda i, x: (
+        i + 1, clipped_on_the_way_back(x)), [0, x])[1]
+
+
+@pytest.mark.parametrize("clip", [clipped_on_the_way_back, in_a_function])
+def test_gradients_that_a_model_clips_itself_are_averaged_as_they_are(
+        behaviour, clip):
+    w = tf.get_variable("w", initializer=1., use_resource=True)
+    ops = tf1accum.build(
+        clip(w * 1.) * 3., [w],
+        optimizer=tf.train.GradientDescentOptimizer(0.1), k=4)
+    with models.session() as session:
+        for _ in range(4):
+            session.run(ops.accumulate)
+        np.testing.assert_allclose(session.run(ops.accumulators), [0.1])
+
+
+def test_an_override_on_the_object_is_averaged_as_it_is(model):
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    plain = optimizer.compute_gradients
+    optimizer.compute_gradients = lambda *args, **kwargs: [
+        (grad + 0.5 * v, v) for grad, v in plain(*args, **kwargs)]
+    ops = build(model, optimizer)
+    batches = model.batches(3)
+    with models.session() as session:
+        accumulate(session, ops, model, batches)
+        for got, start, grad in zip(
+                session.run(ops.accumulators), model.start,
+                mean_gradients(model, batches)):
+            np.testing.assert_allclose(
+                got, grad + 0.5 * start, rtol=1e-5, atol=1e-6)
+
+
+INITIAL_VALUES = {
+    "zeros": lambda v: tf.zeros(v.shape),
+    "zeros_like": lambda v: tf.zeros_like(v),
+    "sum": lambda v: tf.constant(1.) + tf.zeros(v.shape) * 2. - 1.,
+    "random": lambda v: tf.random_normal(v.shape) * 0.,
+    "cond": lambda v: tf.cond(tf.constant(True), lambda: tf.zeros(v.shape),
+                              lambda: tf.ones(v.shape)),
+}
+
+
+@pytest.mark.parametrize("initial_value", sorted(INITIAL_VALUES))
+def test_state_made_from_tensors_while_applying_can_be_initialised(
+        behaviour, model, initial_value):
+
+    class Optimizer(CountingOptimizer):
+        def apply_gradients(self, grads_and_vars):
+            ops = []
+            for grad, v in grads_and_vars:
+                total = tf.Variable(
+                    INITIAL_VALUES[initial_value](v), trainable=False)
+                ops += [total.assign_add(grad), v.assign_sub(0.1 * grad)]
+            return ops
+
+    ops = build(model, Optimizer())
+    batches = model.batches(3)
+    with models.session() as session:
+        accumulate(session, ops, model, batches)
+        session.run(ops.apply)
+        for got, start, grad in zip(
+                session.run(model.variables), model.start,
+                mean_gradients(model, batches)):
+            np.testing.assert_allclose(got, start - 0.1 * grad, rtol=1e-5)
+    assert len(tf1accum.model_variables()) == 2

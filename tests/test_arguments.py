@@ -207,3 +207,99 @@ def test_a_variable_without_a_gradient_is_named_and_left_as_it_is(model):
         np.testing.assert_allclose(
             session.run(model.b), model.start[1] - 0.1 * model.gradients(
                 model.start, batch)[1], rtol=1e-5)
+
+
+def test_a_loss_must_surely_be_one_number():
+    v = tf.get_variable("v", [])
+    for shape in ([None], [None, 1], [2]):
+        loss = tf.placeholder_with_default(
+            v * tf.ones([2] + [1] * (len(shape) - 1)), shape, name="loss")
+        refuses(ValueError, ["loss must be one number", "got loss"],
+                lambda loss=loss: tf1accum.build(
+                    loss, [v], optimizer=SGD, k=2))
+
+
+def test_what_has_no_value_in_some_runs_is_refused():
+    """Row A8: neither a loss nor a gradient may be of a branch or a loop."""
+    v = tf.get_variable("v", initializer=1.)
+    inside = []
+
+    def branch():
+        loss = v * 2.
+        inside.append((loss, tf.gradients(loss, v)[0]))
+        return loss
+
+    tf.cond(tf.placeholder_with_default(False, []), branch, lambda: 0.)
+    loss, grad = inside[0]
+    refuses(ValueError, ["loss must be outside of every tf.cond", "cond/"],
+            lambda: tf1accum.build(loss, [v], optimizer=SGD, k=2))
+    refuses(ValueError, ["the gradient of v:0 must be outside of", "cond/"],
+            lambda: tf1accum.build_from_gradients(
+                [(grad, v)], optimizer=SGD, k=2))
+
+
+def test_lists_must_be_lists(model):
+    grad = tf.ones([3, 2])
+    for call, words in (
+            (lambda: tf1accum.build(model.loss, SGD, 4),
+             ["var_list must be a list; got <", "GradientDescentOptimizer"]),
+            (lambda: tf1accum.build(model.loss, grad, SGD, 4),
+             ["var_list must be a list; got"]),
+            (lambda: tf1accum.build(model.loss, optimizer=SGD, k=4,
+                                    update_ops=grad),
+             ["update_ops must be a list; got"]),
+            (lambda: tf1accum.build(model.loss, optimizer=SGD, k=4,
+                                    update_ops=grad.op),
+             ["update_ops must be a list; got"]),
+            (lambda: tf1accum.build(model.loss, optimizer=SGD, k=4,
+                                    collections="mine"),
+             ["collections must be a list; got 'mine'"]),
+            (lambda: tf1accum.build(model.loss, optimizer=SGD, k=4,
+                                    collections=[5]),
+             ["collections must hold names of graph collections; got [5]"]),
+            (lambda: tf1accum.build_from_gradients(None, SGD, 4),
+             ["grads_and_vars must be a list; got None"])):
+        refuses(TypeError, words, call)
+
+
+def test_the_global_step_must_be_one_number(model):
+    step = tf.get_variable("step", [2], tf.int64, tf.zeros_initializer(),
+                           trainable=False)
+    refuses(ValueError, ["global_step must be one number", "step:0"],
+            lambda: tf1accum.build(model.loss, model.variables, optimizer=SGD,
+                                   k=2, global_step=step))
+
+
+def test_gradients_must_be_of_a_type_like_the_variables(model):
+    for grad in (tf.ones([3, 2], tf.int32), tf.ones([3, 2], tf.complex64),
+                 tf.fill([3, 2], "a")):
+        refuses(TypeError, ["the gradient of model/w:0 must be of a type like "
+                            "its own, float32"],
+                lambda grad=grad: tf1accum.build_from_gradients(
+                    [(grad, model.w)], optimizer=SGD, k=2))
+
+
+def test_an_accumulator_type_must_be_a_float_type(model):
+    refuses(TypeError, ["accumulator_dtype must be a float type"],
+            lambda: tf1accum.build(model.loss, model.variables, optimizer=SGD,
+                                   k=2, accumulator_dtype=tf.int32))
+
+
+def test_a_weight_must_be_a_scalar_tensor(model):
+    for weight, error, words in (
+            (2., TypeError, "weight must be a scalar tensor"),
+            (tf.constant("a"), TypeError, "weight must be a number"),
+            (tf.constant([1.]), ValueError, "weight must be a scalar")):
+        refuses(error, [words], lambda weight=weight: tf1accum.build(
+            model.loss, model.variables, optimizer=SGD, k=2, weight=weight))
+
+
+def test_an_optimizer_must_return_the_op_that_applies(model):
+    class ReturnsNothing(tf.train.GradientDescentOptimizer):
+        def apply_gradients(self, *args, **kwargs):
+            super().apply_gradients(*args, **kwargs)
+
+    with pytest.raises(TypeError) as error:
+        tf1accum.build(model.loss, optimizer=ReturnsNothing(0.1), k=2)
+    assert "apply_gradients must return the op that applies" in str(
+        error.value)

@@ -204,3 +204,41 @@ def test_accumulators_are_beside_their_variables():
     own = [v for v in tf.global_variables()
            if v.op.name.startswith("accumulation/model/")]
     assert [v.device for v in own] == 2 * ["/device:CPU:1"]
+
+
+@pytest.mark.parametrize("import_scope", [None, "imported"])
+def test_a_window_can_be_built_beside_an_imported_one(import_scope):
+    """Fine-tuning starts from a MetaGraph that may hold a window."""
+    build(models.Regression())
+    exported = tf.train.export_meta_graph()
+    with tf.Graph().as_default() as graph:
+        tf.train.import_meta_graph(exported, import_scope=import_scope)
+        w = tf.global_variables()[0]
+        loss = tf.reduce_sum(w * w)
+        ops = tf1accum.build(loss, [w], optimizer=tf.train.AdamOptimizer(),
+                             k=2)
+        assert ops.name == ("accumulation" if import_scope
+                            else "accumulation_1")
+        names = [op.name for op in graph.get_operations()]
+        assert len(set(names)) == len(names)
+        with models.session() as session:
+            session.run(ops.accumulate)
+            session.run(ops.apply_and_reset)
+
+
+def test_an_optimizers_own_name_scope_stays_in_its_variables_names():
+    class Scoped(tf.train.GradientDescentOptimizer):
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            with tf.name_scope("own"):
+                steps = tf.Variable(0., trainable=False, name="steps")
+                return tf.group(steps.assign_add(1.), super().apply_gradients(
+                    grads_and_vars))
+
+    build(models.Regression(), optimizer=Scoped(0.1))
+    assert "own/steps" in [v.op.name for v in tf.global_variables()]
+
+
+def test_a_colocation_scope_is_left_alone():
+    assert fingerprint(lambda: tf.get_default_graph().colocate_with(
+        tf.get_default_graph().get_operation_by_name("ambient"))
+                       ) == fingerprint(plain)

@@ -8,51 +8,61 @@ import models
 import tf1accum
 
 WINDOWS = 20
-
-# TensorFlow's proximal optimizers take no float64 variables.
-CELLS = [(optimizer, dtype) for optimizer in sorted(models.OPTIMIZERS)
-         for dtype in (tf.float32, tf.float64)
-         if dtype == tf.float32 or not optimizer.startswith("proximal")]
+SIZES = [1, 2, 5]
 
 
-def run_both(optimizer, k, use_resource, dtype):
-    """Trains twins, one by windows, one by whole batches.
+class Twins:
+    """Two models from one start: one trained by windows, one by batches."""
 
-    Returns:
-      (values of the window's twin, values of the whole batch's twin), slots
-      and beta powers included, each a list of arrays.
-    """
-    windows = models.Regression("windows", use_resource, dtype)
-    wholes = models.Regression("wholes", use_resource, dtype)
-    whole_optimizer = models.OPTIMIZERS[optimizer]()
-    step = whole_optimizer.minimize(wholes.loss, var_list=wholes.variables)
-    window_optimizer = models.OPTIMIZERS[optimizer]()
-    ops = tf1accum.build(
-        windows.loss, windows.variables, window_optimizer, k)
-    batches = windows.batches(WINDOWS * k)
-    with models.session() as session:
-        for start in range(0, len(batches), k):
-            window = batches[start:start + k]
-            for batch in window:
-                session.run(ops.accumulate, windows.feed(batch))
-            session.run(ops.apply)
-            session.run(ops.reset)
-            session.run(step, wholes.feed(models.whole(window)))
-        return [session.run(model.variables + opt.variables())
-                for model, opt in ((windows, window_optimizer),
-                                   (wholes, whole_optimizer))]
+    def __init__(self, optimizer, k, use_resource, dtype):
+        scope = "k%d_%s" % (k, dtype.name)
+        self.k, self.dtype = k, dtype
+        self.windows = models.Regression(scope + "_windows", use_resource,
+                                         dtype)
+        self.wholes = models.Regression(scope + "_wholes", use_resource, dtype)
+        self._optimizers = [models.OPTIMIZERS[optimizer]() for _ in range(2)]
+        self.ops = tf1accum.build(
+            self.windows.loss, self.windows.variables, self._optimizers[0], k)
+        self.step = self._optimizers[1].minimize(
+            self.wholes.loss, var_list=self.wholes.variables)
+        batches = self.windows.batches(WINDOWS * k)
+        self.batches = [batches[i:i + k] for i in range(0, len(batches), k)]
+
+    def values(self, session):
+        """Weights, slots and beta powers, of the one and of the other."""
+        return session.run([
+            model.variables + optimizer.variables() for model, optimizer in
+            zip((self.windows, self.wholes), self._optimizers)])
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("optimizer, dtype", CELLS)
+@pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
 def test_k_micro_batches_and_an_apply_equal_one_step_on_the_whole_batch(
-        behaviour, use_resource, optimizer, k, dtype):
-    by_windows, by_wholes = run_both(optimizer, k, use_resource, dtype)
-    rounding = 2e-5 if dtype == tf.float32 else 1e-12
-    for one, other in zip(by_windows, by_wholes):
-        if k == 1:
-            np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding)
+        behaviour, use_resource, optimizer):
+    # TensorFlow's proximal optimizers take no float64 variables.
+    dtypes = [tf.float32] + ([] if optimizer.startswith("proximal")
+                             else [tf.float64])
+    cells = [Twins(optimizer, k, use_resource, dtype)
+             for k in SIZES for dtype in dtypes]
+    with models.session() as session:
+        for window in range(WINDOWS):
+            for i in range(max(SIZES)):
+                running = [cell for cell in cells if i < cell.k]
+                session.run([cell.ops.accumulate for cell in running], {
+                    key: value for cell in running for key, value in
+                    cell.windows.feed(cell.batches[window][i]).items()})
+            session.run([cell.ops.apply for cell in cells])
+            session.run([cell.ops.reset for cell in cells])
+            session.run([cell.step for cell in cells], {
+                key: value for cell in cells for key, value in
+                cell.wholes.feed(models.whole(cell.batches[window])).items()})
+        for cell in cells:
+            rounding = 2e-5 if cell.dtype == tf.float32 else 1e-12
+            for one, other in zip(*cell.values(session)):
+                if cell.k == 1:
+                    np.testing.assert_array_equal(one, other)
+                np.testing.assert_allclose(
+                    one, other, rtol=rounding, atol=rounding,
+                    err_msg="k=%d, %s" % (cell.k, cell.dtype.name))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

@@ -164,3 +164,27 @@ def test_model_variables_of_another_graph(graph):
         assert [v.op.name for v in tf1accum.model_variables(graph)] == [
             "model/w", "model/b"]
         assert tf1accum.model_variables() == []
+
+
+class Wrapper:
+    """Holds another optimizer, and lists what it should not."""
+
+    def __init__(self, inner, variables):
+        self.inner = inner
+        self.variables = variables
+
+    def compute_gradients(self, loss, var_list):
+        return self.inner.compute_gradients(loss, var_list)
+
+    def apply_gradients(self, grads_and_vars):
+        return self.inner.apply_gradients(grads_and_vars)
+
+
+def test_state_is_that_of_a_wrapped_optimizer_too_and_never_the_weights():
+    model = models.Regression()
+    adam = tf.train.AdamOptimizer()
+    adam.minimize(model.loss)
+    own = tf.Variable(0., trainable=False, name="own")
+    build(model, Wrapper(adam, model.variables + [own]))
+    assert [v.op.name for v in tf1accum.model_variables()] == [
+        "model/w", "model/b"]

@@ -1,30 +1,26 @@
-"""One window: accumulate, apply, reset, wired in the order that is right."""
+"""Two ways to ask for a window: by its loss, or by ready gradients."""
 
 import tensorflow.compat.v1 as tf
 
 from tf1accum import arguments
-from tf1accum import gate
 from tf1accum import gradients
-from tf1accum import scopes
-from tf1accum import train_ops
 from tf1accum import update_ops as update_ops_lib
-from tf1accum.window import Window
-
-_OP_NAMES = ("accumulate", "apply", "reset", "apply_and_reset", "initializer",
-             "mean")
+from tf1accum import wiring
 
 
 def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
-          update_ops=None, reduction="mean", collections=None,
-          name="accumulation"):
+          update_ops=None, reduction="mean", weight=None, transform=None,
+          after_apply=None, nonfinite="propagate", sparse="rows",
+          accumulator_dtype=None, collections=None, name="accumulation"):
     """Builds the ops of a window for `loss`: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
+        with weights:   (w_1 g_1 + ... + w_k g_k) / (w_1 + ... + w_k)
 
     k runs of `accumulate` and one of `apply` do what one step on the k
     micro-batches as one batch does, when the loss is a mean over examples and
-    the micro-batches are of equal size. In between, no variable of the model
-    or the optimizer moves.
+    the micro-batches are of equal size, or `weight` is their size. In between,
+    no variable of the model or the optimizer moves.
 
     The one thing to know: `apply` leaves the window as it is. Run `reset`
     before the next window, or use `apply_and_reset`.
@@ -32,15 +28,37 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     Args:
       loss: scalar tensor of a float type, the mean loss of one micro-batch.
       var_list: list of the variables to train, or None for all trainable ones,
-        as in `Optimizer.minimize`.
+        as in `Optimizer.minimize`. Of a partitioned variable, all parts.
       optimizer: object with `compute_gradients` and `apply_gradients`, such as
         any in `tf.train`.
-      k: positive integer, the micro-batches in a window.
+      k: positive integer, the micro-batches in a window; or an integer scalar
+        tensor or variable, when the window is to grow. The mean is over what
+        was really accumulated either way.
       global_step: integer variable that moves by one with each apply, or None.
       update_ops: list of ops to run with each `accumulate`, or None for those
         in `tf.GraphKeys.UPDATE_OPS` that the forward pass of `loss` reaches.
-      reduction: "mean", or "sum" to apply g_1 + ... + g_k. The average loss is
-        a mean with both.
+      reduction: "mean", or "sum" to apply w_1 g_1 + ... + w_k g_k. The average
+        loss is a mean with both.
+      weight: scalar tensor, what the micro-batch counts for (its examples, its
+        tokens), not negative; or None for one each. One that weighs 0 adds
+        nothing, whatever its gradients are.
+      transform: function of the `grads_and_vars` list of means that returns
+        such a list, called once to build what runs once a window: to clip, to
+        decay, to reduce over workers. None for no change. Sparse gradients
+        come with each index once.
+      after_apply: function of no arguments that returns an op, or a list of
+        them, to run once after each apply: a moving average of the weights, a
+        constraint. What variables it makes are the model's.
+      nonfinite: what becomes of a micro-batch whose loss, weight or gradients
+        are not all finite. "propagate": it is added as it is. "skip": it is as
+        if it had never been, but for its update ops, and is counted in
+        `skipped`. "raise": the run fails with `InvalidArgumentError` and names
+        what was not finite; the window stays as it was.
+      sparse: "rows" to keep sparse gradients (of lookups) as rows, from the
+        gradient to the optimizer, at the cost of the rows; or "dense" to add
+        them up in a table of the variable's shape.
+      accumulator_dtype: float type to add up in, or None for the variable's
+        own, float32 where that is a half-precision one.
       collections: list of the graph collections that list the toolkit's own
         variables, or None for `[tf.GraphKeys.GLOBAL_VARIABLES]`.
       name: scope of all that is added, made unique by TensorFlow.
@@ -60,28 +78,31 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     who = "tf1accum.build"
     arguments.check_graph_mode(who)
     arguments.check_loss(who, loss)
-    variables = (tf.trainable_variables() if var_list is None
-                 else arguments.listed(var_list))
-    arguments.check_variables(who, variables)
+    variables = arguments.checked_variables(
+        who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(
         who, optimizer, ("compute_gradients", "apply_gradients"))
-    _check_window(who, k, global_step, reduction, name)
+    settings = arguments.Settings(
+        k, global_step, reduction, weight, transform, after_apply, nonfinite,
+        sparse, accumulator_dtype, collections, name)
+    arguments.check_settings(who, settings)
     gradients.check_reached(who, loss, variables)
-    update_ops = _checked_update_ops(who, update_ops, loss)
-
-    return _build_window(
+    return wiring.build_window(
         who, lambda scale: gradients.compute(
             optimizer, _scalar(loss), variables, scale),
-        optimizer, k, loss, global_step, update_ops, reduction, collections,
-        name)
+        optimizer, loss, _checked_update_ops(who, update_ops, loss), settings)
 
 
 def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
                          global_step=None, update_ops=None, reduction="mean",
-                         collections=None, name="accumulation"):
+                         weight=None, transform=None, after_apply=None,
+                         nonfinite="propagate", sparse="rows",
+                         accumulator_dtype=None, collections=None,
+                         name="accumulation"):
     """Builds the ops of a window for ready gradients: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
+        with weights:   (w_1 g_1 + ... + w_k g_k) / (w_1 + ... + w_k)
 
     For gradients that come from elsewhere: another function (rematerialised
     gradients), several towers, or a change made to each micro-batch's own.
@@ -91,14 +112,20 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     Args:
       grads_and_vars: list of (gradient, variable) pairs, as
         `Optimizer.compute_gradients` returns them: gradients of the shapes of
-        the variables, or None.
+        the variables, `IndexedSlices` for sparse ones, or None.
       optimizer: object with `apply_gradients`.
-      k: positive integer, the micro-batches in a window.
+      k: as for `build`.
       loss: scalar tensor of a float type to average, or None for no
         `average_loss`; its forward pass also says which update ops to run.
       global_step: as for `build`.
       update_ops: as for `build`; without a loss, None means no op.
       reduction: as for `build`.
+      weight: as for `build`.
+      transform: as for `build`.
+      after_apply: as for `build`.
+      nonfinite: as for `build`.
+      sparse: as for `build`.
+      accumulator_dtype: as for `build`.
       collections: as for `build`.
       name: as for `build`.
 
@@ -112,113 +139,32 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     """
     who = "tf1accum.build_from_gradients"
     arguments.check_graph_mode(who)
-    grads_and_vars = list(grads_and_vars)
+    grads_and_vars = arguments.listed(who, "grads_and_vars", grads_and_vars)
     arguments.check_pairs(who, grads_and_vars)
     if loss is not None:
         arguments.check_loss(who, loss)
     arguments.check_optimizer(who, optimizer, ("apply_gradients",))
-    _check_window(who, k, global_step, reduction, name)
+    settings = arguments.Settings(
+        k, global_step, reduction, weight, transform, after_apply, nonfinite,
+        sparse, accumulator_dtype, collections, name)
+    arguments.check_settings(who, settings)
     gradients.check_some(who, grads_and_vars)
-    update_ops = _checked_update_ops(who, update_ops, loss)
-    return _build_window(
-        who, lambda scale: (grads_and_vars, scale), optimizer, k, loss,
-        global_step, update_ops, reduction, collections, name)
-
-
-def _check_window(who, k, global_step, reduction, name):
-    arguments.check_k(who, k)
-    arguments.check_global_step(who, global_step)
-    arguments.check_reduction(who, reduction)
-    arguments.check_name(who, name)
+    for grad, variable in grads_and_vars:
+        if grad is not None:
+            arguments.check_always_run(
+                who, "the gradient of " + variable.name, grad.op)
+    return wiring.build_window(
+        who, lambda scale: (grads_and_vars, scale), optimizer, loss,
+        _checked_update_ops(who, update_ops, loss), settings)
 
 
 def _checked_update_ops(who, update_ops, loss):
     if update_ops is None:
         update_ops = [] if loss is None else update_ops_lib.reached_update_ops(
-            loss)
-    return update_ops_lib.checked_ops(who, update_ops)
+            who, loss)
+    return update_ops_lib.checked_ops(
+        who, arguments.listed(who, "update_ops", update_ops))
 
 
 def _scalar(loss):
     return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
-
-
-def _build_window(who, compute, optimizer, k, loss, global_step,
-                  update_ops, reduction, collections, name):
-    """Builds what `build` returns; every argument has been checked.
-
-    Args:
-      who: name of the function that the program called.
-      compute: function of the scale that gradients are to come in with. Returns
-        `grads_and_vars` and the scale that is still to be applied to them.
-      others: as for `build`.
-    """
-    graph = tf.get_default_graph()
-    with scopes.root_scope(), tf.name_scope(name) as scope:
-        for op_name in _OP_NAMES:
-            # A model's variable of that name gives way, not the op.
-            graph.unique_name(op_name)
-        scale = 1. if reduction == "sum" else 1. / k
-        with scopes.created_variables() as optimizer_state:
-            grads_and_vars, scale = compute(scale)
-        grads_and_vars = gradients.drop_none(who, grads_and_vars)
-        window = Window(grads_and_vars, loss, k, reduction, collections)
-        accumulate = _group(
-            scope, "accumulate", lambda: window.add(scale) + update_ops)
-        with scopes.created_variables() as made_by_apply:
-            apply = _build_apply(scope, window, optimizer, global_step)
-        optimizer_state += made_by_apply
-        reset = _group(scope, "reset", window.reset)
-        # Grouped side by side, reset would overtake apply.
-        with tf.control_dependencies([apply]):
-            apply_and_reset = _group(scope, "apply_and_reset", window.reset)
-        initializer = _group(scope, "initializer", lambda: [
-            variable.initializer
-            for variable in window.variables + optimizer_state])
-        with tf.name_scope("read"):
-            ops = train_ops.AccumulationOps(
-                name=scope[:-1], graph=graph, accumulate=accumulate,
-                apply=apply, reset=reset, apply_and_reset=apply_and_reset,
-                initializer=initializer,
-                average_loss=window.read_average_loss(),
-                count=window.read_count(),
-                accumulators=window.read_accumulators(),
-                variables=window.model_variables, update_ops=update_ops)
-    train_ops.remember(
-        ops, window.variables + optimizer_state + _known_state(optimizer))
-    return ops
-
-
-def _build_apply(scope, window, optimizer, global_step):
-    """The op that hands what the window holds to the optimizer, if anything."""
-
-    def run_optimizer():
-        with tf.name_scope(scope + "mean/"):
-            grads_and_vars = window.read_reduced()
-        op = optimizer.apply_gradients(grads_and_vars)
-        if global_step is None:
-            return op
-        with tf.control_dependencies([op]):
-            return global_step.assign_add(1, name="global_step")
-
-    # The optimizer lists its own op as a train op, and that one is dead in the
-    # runs where the gate is shut: it cannot be fetched.
-    train_ops_before = tf.get_collection(tf.GraphKeys.TRAIN_OP)
-    op = _group(scope, "apply", lambda: [gate.run_if(
-        tf.greater(window.read_count(), 0, name="holds_something"),
-        run_optimizer)])
-    if tf.get_collection(tf.GraphKeys.TRAIN_OP) != train_ops_before:
-        tf.get_collection_ref(tf.GraphKeys.TRAIN_OP)[:] = train_ops_before
-    return op
-
-
-def _group(scope, op_name, build_ops):
-    """One op named `op_name` of what `build_ops` builds, in a scope of it."""
-    with tf.name_scope(scope + op_name + "/") as op_scope:
-        return tf.group(*build_ops(), name=op_scope)
-
-
-def _known_state(optimizer):
-    """The state that the optimizer knows, whenever it was made."""
-    variables = getattr(optimizer, "variables", None)
-    return list(variables()) if callable(variables) else []

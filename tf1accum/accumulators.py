@@ -2,63 +2,249 @@
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import gate
+from tf1accum import gradients
+from tf1accum import mutex
+
 _NARROW = (tf.float16, tf.bfloat16)
 
 
-class _Accumulator:
-    """A variable that holds a scaled total, and the ops on it.
+def wide_dtype(dtype):
+    """The type to add values of `dtype` up in.
 
-    A resource variable, whatever the model's are: `assign_add` on it is exact
-    from many threads.
+    Many small half-precision terms stop adding up: 4,096 times 0.001 is 4.
+    """
+    return tf.float32 if dtype in _NARROW else dtype
+
+
+def make(grad, variable, dtype, sparse, collections):
+    """The accumulator for gradients such as `grad` of `variable`.
+
+    Args:
+      grad: tensor or `IndexedSlices`.
+      variable: the model's variable.
+      dtype: type to add up in, or None for the variable's own, float32 where
+        that is a half-precision one.
+      sparse: "rows" to keep sparse gradients as rows, or "dense".
+      collections: list of collections, or None for the default.
+    """
+    dtype = dtype or wide_dtype(variable.dtype.base_dtype)
+    rows = (sparse == "rows" and isinstance(grad, tf.IndexedSlices)
+            and variable.shape[1:].is_fully_defined())
+    accumulator = SparseAccumulator if rows else DenseAccumulator
+    return accumulator(variable, dtype, collections)
+
+
+class ScalarAccumulator:
+    """The total of a number.
+
+    Its variable is a resource variable, whatever the model's are: `assign_add`
+    on it is exact from many threads.
     """
 
-    def __init__(self, name, dtype, shape, collections):
-        # Many small half-precision terms stop adding up.
-        dtype = tf.float32 if dtype in _NARROW else dtype
-        self._shape = shape
-        self.total = tf.Variable(
-            lambda: tf.zeros(shape, dtype), trainable=False, name=name,
-            dtype=dtype, use_resource=True, collections=collections)
-        self._op_name = name
+    def __init__(self, name, dtype, collections):
+        self._total = _make_variable(name, dtype, [], collections)
+        self._name = name
 
-    def add(self, value, scale):
-        """An op that adds `scale * value`.
+    @property
+    def variables(self):
+        """The variables that hold it."""
+        return [self._total]
 
-        Args:
-          value: tensor of the total's shape.
-          scale: Python float.
-        """
-        value = tf.cast(value, self.total.dtype.base_dtype)
-        return self.total.assign_add(
-            value if scale == 1. else value * scale, name=self._op_name,
-            read_value=False)
+    def add(self, value, scale=1.):
+        """An op that adds `value * scale`, of scalar tensors."""
+        return self._total.assign_add(
+            gradients.scaled(value, self._total.dtype, scale),
+            name=self._name, read_value=False)
 
     def read(self):
-        """The scaled total, read where it is called."""
-        return self.total.read_value()
+        """The total, read where it is called."""
+        return self._total.read_value()
+
+    def reset(self):
+        """An op that assigns zero: `a - a` would keep a NaN."""
+        return self._total.assign(
+            tf.zeros([], self._total.dtype.base_dtype), name=self._name,
+            read_value=False)
+
+
+class DenseAccumulator:
+    """The total of the gradients of one variable, beside it."""
+
+    def __init__(self, variable, dtype, collections):
+        """Makes its variable.
+
+        Args:
+          variable: the model's variable.
+          dtype: type to add up in.
+          collections: list of collections, or None for the default.
+        """
+        self._name = variable.op.name
+        self._shape = variable.shape
+        shape = (variable.shape if variable.shape.is_fully_defined()
+                 else tf.shape(variable.initial_value))
+        with tf.get_default_graph().colocate_with(variable.op):
+            self._total = _make_variable(
+                self._name, dtype, shape, collections, variable.shape)
+
+    @property
+    def variables(self):
+        """The variables that hold it."""
+        return [self._total]
+
+    def add(self, grad, scale):
+        """An op that adds `grad * scale`, of the variable's shape."""
+        return self._total.assign_add(
+            gradients.scaled(
+                self._dense(grad), self._total.dtype, scale),
+            name=self._name, read_value=False)
+
+    def _dense(self, grad):
+        if not isinstance(grad, tf.IndexedSlices):
+            return grad
+        shape = (self._shape.as_list() if self._shape.is_fully_defined()
+                 else tf.shape(self._total.read_value()))
+        return tf.math.unsorted_segment_sum(
+            grad.values, grad.indices, shape[0])
+
+    def read(self):
+        """The total, read where it is called."""
+        return self._total.read_value()
 
     def reset(self):
         """An op that assigns zeros: `a - a` would keep a NaN."""
-        return self.total.assign(
-            tf.zeros(self._shape, self.total.dtype.base_dtype),
-            name=self._op_name, read_value=False)
+        zeros = (tf.zeros(self._shape, self._total.dtype.base_dtype)
+                 if self._shape.is_fully_defined()
+                 else tf.zeros_like(self._total.read_value()))
+        return self._total.assign(zeros, name=self._name, read_value=False)
 
 
-class ScalarAccumulator(_Accumulator):
-    """The total of a number."""
+def sum_duplicates(grad):
+    """`IndexedSlices` with each index once, values summed; tensors as is."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    indices, place = tf.unique(grad.indices)
+    values = tf.math.unsorted_segment_sum(
+        grad.values, place, tf.size(indices))
+    return tf.IndexedSlices(values, indices, grad.dense_shape)
 
-    def __init__(self, name, dtype, collections):
-        super().__init__(name, dtype, [], collections)
+
+def rows_of(variable, values, indices):
+    """`IndexedSlices` of `values`, the rows of `variable` at `indices`."""
+    # Asked of the variable, the whole table might be copied for it.
+    shape = (tf.constant(variable.shape.as_list(), tf.int64)
+             if variable.shape.is_fully_defined()
+             else tf.shape(variable, out_type=tf.int64))
+    return tf.IndexedSlices(values, indices, shape)
 
 
-class DenseAccumulator(_Accumulator):
-    """The total of the gradients of one variable, beside it."""
+def map_values(function, grad):
+    """`function` of a tensor, or of the values of `IndexedSlices`."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return function(grad)
+    return tf.IndexedSlices(
+        function(grad.values), grad.indices, grad.dense_shape)
 
-    def __init__(self, variable, collections):
-        with tf.get_default_graph().colocate_with(variable.op):
-            super().__init__(variable.op.name, variable.dtype.base_dtype,
-                             variable.shape, collections)
 
-    def add(self, value, scale):
-        """As for any; `value` may be `IndexedSlices`."""
-        return super().add(tf.convert_to_tensor(value), scale)
+def _make_variable(name, dtype, initial_shape, collections, shape=None):
+    """A variable of zeros that is not trained, a resource variable.
+
+    `shape` is what it is declared as, where that leaves a size open.
+    """
+    shape = tf.TensorShape(initial_shape if shape is None else shape)
+    return tf.Variable(
+        lambda: tf.zeros(initial_shape, dtype), trainable=False, name=name,
+        dtype=dtype, use_resource=True, collections=collections, shape=shape,
+        validate_shape=shape.is_fully_defined())
+
+
+class SparseAccumulator:
+    """The rows of one variable's sparse gradients, in the order they came.
+
+        total[i] = sum of values[j] over all j with indices[j] = i
+
+    Rows are written into a buffer with room to spare, so that the cost of a
+    micro-batch is that of its own rows: not of the table, nor of the window.
+    When the room is used up, rows of the same index are added up, and only if
+    that frees less than half is the buffer made larger.
+    """
+
+    def __init__(self, variable, dtype, collections):
+        """As for a dense one; `variable` is [rows, ...]."""
+        self._variable = variable
+        self._name = variable.op.name
+        row = variable.shape[1:].as_list()
+        with tf.name_scope(self._name) as scope:
+            with tf.get_default_graph().colocate_with(variable.op):
+                self._values = _make_variable(
+                    "values", dtype, [0] + row, collections, [None] + row)
+                self._indices = _make_variable(
+                    "indices", tf.int64, [0], collections, [None])
+                self._used = _make_variable("used", tf.int64, [], collections)
+            self._mutex = mutex.Mutex(scope + "mutex")
+
+    @property
+    def variables(self):
+        """The variables that hold it."""
+        return [self._values, self._indices, self._used]
+
+    def add(self, grad, scale):
+        """An op that appends the rows of `grad * scale`, `IndexedSlices`.
+
+        TensorFlow's own scatter ops lose rows when two threads run them at
+        once, hence the lock.
+        """
+        indices = tf.cast(grad.indices, tf.int64)
+        with tf.name_scope(self._name):
+            values = gradients.scaled(grad.values, self._values.dtype, scale)
+            return self._mutex.run_alone(
+                lambda: self._append(indices, values), after=[indices, values])
+
+    def _append(self, indices, values):
+        number = tf.size(indices, out_type=tf.int64)
+        made_room = gate.run_if(
+            tf.greater(self._used.read_value() + number, self._room()),
+            lambda _: self._make_room(number))
+        with tf.control_dependencies([made_room]):
+            at = tf.range(number) + self._used.read_value()
+            written = [
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle, indices=at, updates=rows)
+                for variable, rows in ((self._values, values),
+                                       (self._indices, indices))]
+        with tf.control_dependencies(written):
+            return self._used.assign_add(number, read_value=False)
+
+    def _make_room(self, number):
+        """Adds up rows of one index, and makes room for `number` and more."""
+        summed = sum_duplicates(self.read())
+        used = tf.size(summed.indices, out_type=tf.int64)
+        spare = tf.maximum(self._room(), 2 * (used + number)) - used
+        padded = [
+            tf.pad(rows, [[0, spare]] + [[0, 0]] * (rows.shape.rank - 1))
+            for rows in (summed.values, summed.indices)]
+        # Both are read before either is written.
+        with tf.control_dependencies(padded):
+            return tf.group(*[
+                variable.assign(value, read_value=False)
+                for variable, value in zip(self.variables, padded + [used])])
+
+    def _room(self):
+        return tf.raw_ops.VariableShape(
+            input=self._indices.handle, out_type=tf.int64)[0]
+
+    def read(self):
+        """The rows as `IndexedSlices`, read where it is called.
+
+        An index may repeat, as in any gradient of a lookup.
+        """
+        at = tf.range(self._used.read_value())
+        # A gather, since reading the variable would copy the spare room too.
+        return rows_of(
+            self._variable, tf.gather(self._values, at),
+            tf.gather(self._indices, at))
+
+    def reset(self):
+        """An op that forgets the rows; their room stays."""
+        return self._used.assign(
+            tf.zeros([], tf.int64), name=self._name, read_value=False)

@@ -1,9 +1,13 @@
 """The rules for arguments, and the one error that each breaks into."""
 
+import collections
+import collections.abc
 import numbers
 import re
 
 import tensorflow.compat.v1 as tf
+
+from tf1accum import ancestry
 
 # In TensorFlow 2 the `Variable` of compat.v1 is the base of reference
 # variables alone; the base of both kinds is the one of compat.v2.
@@ -19,20 +23,86 @@ def check_graph_mode(who):
             "inside `with tf.Graph().as_default():`.".format(who))
 
 
-def check_k(who, k):
-    """Raises unless `k` is a positive integer."""
+class Settings(collections.namedtuple("Settings", (
+        "k", "global_step", "reduction", "weight", "transform", "after_apply",
+        "nonfinite", "sparse", "accumulator_dtype", "collections", "name"))):
+    """What a window is asked to do: the arguments that both builders take."""
+
+    __slots__ = ()
+
+    @property
+    def unit(self):
+        """The weight of a full window, as far as it is known: k, or 1.
+
+        What is added is divided by it, so that a full window holds the mean and
+        is handed on without another pass over it.
+        """
+        return 1 if tf.is_tensor(self.k) else self.k
+
+    @property
+    def loss_scale(self):
+        """What the loss is multiplied by when it is added."""
+        if self.weight is None:
+            return 1. / self.unit
+        return tf.cast(self.weight, tf.float64) / self.unit
+
+    @property
+    def scale(self):
+        """What a gradient is multiplied by when it is added."""
+        if self.reduction == "mean":
+            return self.loss_scale
+        return 1. if self.weight is None else self.weight
+
+
+def check_settings(who, settings):
+    """Raises unless each of `settings` is what the builders document."""
+    _check_k(who, settings.k)
+    _check_global_step(who, settings.global_step)
+    _check_weight(who, settings.weight)
+    _check_name(who, settings.name)
+    _check_choice(who, "reduction", settings.reduction, ("mean", "sum"))
+    _check_choice(who, "nonfinite", settings.nonfinite,
+                  ("propagate", "skip", "raise"))
+    _check_choice(who, "sparse", settings.sparse, ("rows", "dense"))
+    for what in ("transform", "after_apply"):
+        function = getattr(settings, what)
+        if function is not None and not callable(function):
+            raise TypeError(
+                "{}: {} must be a function or None; got {!r}.".format(
+                    who, what, function))
+    if settings.collections is not None and any(
+            not isinstance(key, str) for key in listed(
+                who, "collections", settings.collections)):
+        raise TypeError(
+            "{}: collections must hold names of graph collections; got "
+            "{!r}.".format(who, settings.collections))
+    dtype = settings.accumulator_dtype
+    if dtype is not None and not tf.as_dtype(dtype).is_floating:
+        raise TypeError(
+            "{}: accumulator_dtype must be a float type or None; got "
+            "{!r}.".format(who, dtype))
+
+
+def _check_k(who, k):
+    if tf.is_tensor(k):
+        _check_graph(who, "k", k)
+        if not k.dtype.is_integer or k.shape.num_elements() not in (1, None):
+            raise TypeError(
+                "{}: k, as a tensor, must be one integer; got {} of {} and "
+                "shape {}.".format(who, k.name, k.dtype.base_dtype.name,
+                                   k.shape))
+        return
     if isinstance(k, bool) or not isinstance(k, numbers.Integral):
         raise TypeError(
             "{}: k, the micro-batches in a window, must be a positive "
             "integer; got {!r} of type {}.".format(who, k, type(k).__name__))
-    if k < 1:
+    if not 1 <= k < 2 ** 63:
         raise ValueError(
             "{}: k, the micro-batches in a window, must be a positive "
             "integer; got {}. Use k=1 for a window of one.".format(who, k))
 
 
-def check_name(who, name):
-    """Raises unless `name` can be a name scope."""
+def _check_name(who, name):
     if not isinstance(name, str) or not re.match(
             r"[A-Za-z0-9.][A-Za-z0-9_.\-]*\Z", name):
         raise ValueError(
@@ -40,12 +110,30 @@ def check_name(who, name):
             "starting with '_' or '-'; got {!r}.".format(who, name))
 
 
-def check_reduction(who, reduction):
-    """Raises unless `reduction` is "mean" or "sum"."""
-    if reduction not in ("mean", "sum"):
+def _check_choice(who, what, value, choices):
+    if value not in choices:
+        raise ValueError("{}: {} must be {}; got {!r}.".format(
+            who, what, " or ".join('"%s"' % choice for choice in choices),
+            value))
+
+
+def _check_weight(who, weight):
+    if weight is None:
+        return
+    if not tf.is_tensor(weight):
+        raise TypeError(
+            "{}: weight must be a scalar tensor, worked out from the "
+            "micro-batch, or None; got {!r}.".format(who, weight))
+    _check_graph(who, "weight", weight)
+    if not (weight.dtype.is_floating or weight.dtype.is_integer):
+        raise TypeError(
+            "{}: weight must be a number; got {} of {}.".format(
+                who, weight.name, weight.dtype.base_dtype.name))
+    if weight.shape.rank not in (0, None):
         raise ValueError(
-            "{}: reduction must be \"mean\" or \"sum\"; got {!r}.".format(
-                who, reduction))
+            "{}: weight must be a scalar, the weight of the micro-batch; got "
+            "{} of shape {}. Reduce it, for example with "
+            "tf.reduce_sum.".format(who, weight.name, weight.shape))
 
 
 def check_optimizer(who, optimizer, methods):
@@ -73,14 +161,14 @@ def check_loss(who, loss):
         raise TypeError(
             "{}: loss must be of a float type; got {} of {}. Cast it before "
             "the gradient is taken.".format(who, loss.name, loss.dtype.name))
-    if loss.shape.num_elements() not in (1, None):
+    check_always_run(who, "loss", loss.op)
+    if loss.shape.rank is not None and loss.shape.num_elements() != 1:
         raise ValueError(
             "{}: loss must be one number; got {} of shape {}. Reduce it, for "
             "example with tf.reduce_mean.".format(who, loss.name, loss.shape))
 
 
-def check_global_step(who, global_step):
-    """Raises unless `global_step` is None or an integer variable."""
+def _check_global_step(who, global_step):
     if global_step is None:
         return
     if not isinstance(global_step, _VARIABLE):
@@ -92,10 +180,22 @@ def check_global_step(who, global_step):
         raise TypeError(
             "{}: global_step must be of an integer type; got {} of {}.".format(
                 who, global_step.name, global_step.dtype.base_dtype.name))
+    if global_step.shape.num_elements() not in (1, None):
+        raise ValueError(
+            "{}: global_step must be one number; got {} of shape {}.".format(
+                who, global_step.name, global_step.shape))
 
 
-def check_variables(who, variables):
-    """Raises unless `variables` lists variables of the graph, each once."""
+def checked_variables(who, var_list):
+    """The variables of `var_list`, each of the graph and there once."""
+    variables = [
+        part for value in listed(who, "var_list", var_list)
+        for part in (value if _is_partitioned(value) else [value])]
+    _check_variables(who, variables)
+    return variables
+
+
+def _check_variables(who, variables):
     if not variables:
         raise ValueError(
             "{}: var_list holds no variable. Build the model first, or leave "
@@ -122,30 +222,59 @@ def check_pairs(who, grads_and_vars):
                 "{}: grads_and_vars must hold (gradient, variable) pairs, as "
                 "Optimizer.compute_gradients returns them; got {!r}.".format(
                     who, pair))
-    check_variables(who, [variable for _, variable in grads_and_vars])
+    _check_variables(who, [variable for _, variable in grads_and_vars])
     for grad, variable in grads_and_vars:
-        if grad is not None and not hasattr(grad, "graph"):
+        if grad is not None and not (hasattr(grad, "graph")
+                                     and hasattr(grad, "dtype")):
             raise TypeError(
                 "{}: the gradient of {} must be a tensor of the graph or None; "
                 "got {!r}. Arrays that were fetched are fed, not built "
                 "in.".format(who, variable.name, grad))
         if grad is not None:
-            _check_graph(who, "the gradient of " + variable.name, grad)
-            if not grad.shape.is_compatible_with(variable.shape):
-                raise ValueError(
-                    "{}: the gradient of {} must have its shape, {}; got {} of "
-                    "shape {}.".format(who, variable.name, variable.shape,
-                                       grad.name, grad.shape))
+            _check_gradient(who, grad, variable)
 
 
-def listed(values):
-    """`values` as a list, where one variable is a list of one.
+def _check_gradient(who, grad, variable):
+    what = "the gradient of " + variable.name
+    _check_graph(who, what, grad)
+    # TensorFlow 1.15 gives sparse gradients no shape.
+    shape = getattr(grad, "shape", variable.shape)
+    if not shape.is_compatible_with(variable.shape):
+        raise ValueError(
+            "{}: {} must have its shape, {}; got {} of shape {}.".format(
+                who, what, variable.shape, grad.name, shape))
+    if grad.dtype.is_floating != variable.dtype.is_floating or (
+            grad.dtype.is_complex != variable.dtype.is_complex):
+        raise TypeError(
+            "{}: {} must be of a type like its own, {}; got {} of {}.".format(
+                who, what, variable.dtype.base_dtype.name, grad.name,
+                grad.dtype.name))
 
-    None, which is not a list of nothing, is the caller's to replace.
-    """
+
+def listed(who, what, values):
+    """`values` as a list; a single variable is a list of one."""
     if isinstance(values, _VARIABLE):
         return [values]
+    if not isinstance(values, collections.abc.Iterable) or isinstance(
+            values, (str, tf.Tensor)):
+        raise TypeError("{}: {} must be a list; got {!r}.".format(
+            who, what, values))
     return list(values)
+
+
+def _is_partitioned(value):
+    # TensorFlow has no public name for the class.
+    return hasattr(value, "as_tensor") and not isinstance(value, _VARIABLE)
+
+
+def check_always_run(who, what, op):
+    """Raises ValueError for an op inside of a branch or a loop."""
+    if not ancestry.is_always_run(op):
+        raise ValueError(
+            "{}: {} must be outside of every tf.cond branch and tf.while_loop "
+            "body; got {}, which is inside one: in some runs it has no value. "
+            "Use what the branch or the loop returns.".format(
+                who, what, op.name))
 
 
 def _check_graph(who, what, element):

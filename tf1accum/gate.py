@@ -12,8 +12,9 @@ def run_if(predicate, build_op):
 
     Args:
       predicate: scalar bool tensor.
-      build_op: function of no arguments that builds and returns an op. What it
-        reads has to be read inside it, or it is read in every run.
+      build_op: function that builds and returns an op, of the op that all it
+        builds is ordered after. What it reads has to be read inside it, or it
+        is read in every run.
 
     Returns:
       An op that can be run, and depended on, whatever `predicate` is.
@@ -21,7 +22,7 @@ def run_if(predicate, build_op):
     switch = tf.raw_ops.Switch(data=predicate, pred=predicate)
     live = tf.identity(switch.output_true, name="live")
     with tf.control_dependencies([live]):
-        op = build_op()
+        op = build_op(live.op)
     with tf.control_dependencies([op]):
         done = tf.identity(live, name="done")
     return tf.raw_ops.Merge(inputs=[switch.output_false, done]).output.op

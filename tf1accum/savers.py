@@ -36,7 +36,8 @@ def model_saver(**saver_kwargs):
     saveable (lookup tables, iterators), as the default `Saver` would.
 
     The one thing to know: call it after the builders, as any saver is made
-    when the graph is complete.
+    when the graph is complete. What it restores is the model alone: run the
+    `initializer` of each window after it.
 
     Args:
       **saver_kwargs: arguments of `tf.train.Saver`, but `var_list`.

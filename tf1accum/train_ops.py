@@ -7,31 +7,41 @@ from tf1accum import savers
 class AccumulationOps:
     """What a builder returns: the ops of one window.
 
+    The one thing to know: run each op in a `sess.run` of its own. TensorFlow
+    does not order what is fetched in one run.
+
     Attributes:
       name: scope that holds all that was added, a string.
       accumulate: `tf.Operation`. Adds one micro-batch to the window.
       apply: `tf.Operation`. Hands the mean of what is in the window to the
         optimizer; with an empty window it moves nothing. It leaves the window
-        as it is.
+        as it is: without a `reset`, what comes next is added to it.
       reset: `tf.Operation`. Empties the window.
       apply_and_reset: `tf.Operation`. `apply`, and `reset` strictly after it.
       initializer: `tf.Operation`. Initialises what the builder added: the
-        window and the optimizer's state.
+        window and the state of the optimizer. Not to be run after that state
+        was restored.
       average_loss: scalar tensor, the mean loss of the open window, 0 in an
         empty one; None when the builder was given no loss. Fetch it in a run
         of its own, after `accumulate` and before `reset`.
       count: scalar int64 tensor, the micro-batches in the open window.
-      accumulators: list of tensors, what each accumulator holds. After k
-        micro-batches, the mean gradient of the variable at the same place in
-        `variables`.
+      weight: scalar float64 tensor, the sum of the weights in the open window;
+        None when micro-batches have none.
+      skipped: scalar int64 tensor, the micro-batches skipped since the start,
+        which no reset clears; None unless `nonfinite` is "skip".
+      accumulators: list of tensors, or `IndexedSlices` where an index may
+        repeat: what each accumulator holds for the variable at the same place
+        in `variables`, (w_1 g_1 + ... + w_r g_r) / k after r micro-batches. The
+        mean gradient, where r is k and there are no weights. Not divided by k
+        with `reduction="sum"`, or where k is a tensor.
       variables: list of the model's variables that the window is for.
       update_ops: list of the ops that `accumulate` runs besides.
       graph: the `tf.Graph` of all these.
     """
 
     def __init__(self, name, graph, accumulate, apply, reset, apply_and_reset,
-                 initializer, average_loss, count, accumulators, variables,
-                 update_ops):
+                 initializer, average_loss, count, weight, skipped,
+                 accumulators, variables, update_ops):
         self.name = name
         self.graph = graph
         self.accumulate = accumulate
@@ -41,6 +51,8 @@ class AccumulationOps:
         self.initializer = initializer
         self.average_loss = average_loss
         self.count = count
+        self.weight = weight
+        self.skipped = skipped
         self.accumulators = accumulators
         self.variables = variables
         self.update_ops = update_ops
@@ -64,12 +76,14 @@ def remember(ops, state):
         window scalars and the optimizer's state.
     """
     for role in ("accumulate", "apply", "reset", "apply_and_reset",
-                 "initializer", "average_loss", "count"):
+                 "initializer", "average_loss", "count", "weight", "skipped"):
         entry = getattr(ops, role)
         graph_keys.remember(
             ops.graph, ops.name, role, [] if entry is None else [entry])
-    graph_keys.remember(
-        ops.graph, ops.name, "accumulators", ops.accumulators)
+    graph_keys.remember(ops.graph, ops.name, "accumulators", [
+        part for read in ops.accumulators
+        for part in ([read.indices, read.values] if hasattr(read, "indices")
+                     else [read])])
     graph_keys.remember(
         ops.graph, ops.name, "variables",
         [variable.op for variable in ops.variables])

@@ -4,31 +4,36 @@ import collections
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import ancestry
+
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
-_LOOP_STARTS = ("Enter", "RefEnter")
-_BRANCHES = ("Switch", "RefSwitch") + _LOOP_STARTS
-_ENDS = ("Merge", "RefMerge", "Exit", "RefExit")
+# Taking from these takes data away from whoever they are for.
+_PIPELINES = ("IteratorGetNext", "QueueDequeueV2", "QueueDequeueManyV2",
+              "QueueDequeueUpToV2")
 
 
-def reached_update_ops(loss):
+def reached_update_ops(who, loss):
     """The members of `UPDATE_OPS` that the forward pass of `loss` reaches.
 
-    An update op belongs to a loss when what it reads is computed on the way to
-    that loss, or is a variable that it moves itself, or is worked out from
-    those for its sake alone. What another model in the graph computes from the
-    same input, on the way to its own loss, is that model's.
+    An update op belongs to a loss when it moves a variable that the forward
+    pass reads, or moves one by what the forward pass computes. It does not when
+    it stands in a forward pass of its own: when, on its way from there, it
+    meets weights that this one does not know, or any weights at all and then
+    goes on to something else than the update.
 
     Args:
+      who: name of the function that the program called.
       loss: scalar tensor.
 
     Returns:
       A list of ops, in the collection's order, each once.
     """
-    forward = _ancestors([loss.op])
-    foreign = {variable.op for variable in tf.trainable_variables()} - forward
+    forward = ancestry.ancestors([loss.op])
+    weights = {variable.op for variable in tf.trainable_variables()}
     updates = collections.OrderedDict.fromkeys(
-        _op(update) for update in tf.get_collection(tf.GraphKeys.UPDATE_OPS))
-    return [op for op in updates if _belongs(op, forward, foreign)]
+        _op(who, update)
+        for update in tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+    return [op for op in updates if _belongs(op, forward, weights)]
 
 
 def checked_ops(who, update_ops):
@@ -42,85 +47,53 @@ def checked_ops(who, update_ops):
       TypeError: for anything else.
       ValueError: for an op inside a branch or a loop.
     """
-    for update in update_ops:
-        op = _op(update)
-        if not isinstance(op, tf.Operation):
-            raise TypeError(
-                "{}: update_ops must hold ops or tensors; got {!r}.".format(
-                    who, update))
-        if op.graph is not tf.get_default_graph() or _in_control_flow(op):
+    ops = [_op(who, update) for update in update_ops]
+    for op in ops:
+        if not ancestry.is_always_run(op):
             raise ValueError(
-                "{}: an update op must be outside of every tf.cond branch and "
-                "tf.while_loop body; got {}, which is inside one: what depends "
-                "on it is silently skipped with it. Make the update outside, "
-                "from what the branch returns, or pass update_ops without "
-                "it.".format(who, op.name))
-    return [_op(update) for update in update_ops]
+                "{}: an update op must be of the default graph, outside of "
+                "every tf.cond branch and tf.while_loop body; got {}, which is "
+                "not: what depends on it would be silently skipped with it. "
+                "Make the update outside, from what the branch returns, or "
+                "pass update_ops without it.".format(who, op.name))
+    return ops
 
 
-def _belongs(update, forward, foreign):
-    own = _ancestors([update], stop=forward)
+def _belongs(update, forward, weights):
+    own = ancestry.ancestors([update], stop=forward)
     inputs = {source.op for op in own for source in op.inputs}
     moved = {source.op for op in own if _moves_variable(op)
              for source in op.inputs if source.op.type in _VARIABLES}
-    # A source of its own (a feed, a queue, an iterator, somebody's weights)
-    # shows a forward pass of its own.
-    sources = {op for op in own if not op.inputs and op.type != "Const"}
-    if not sources - {update} <= moved:
+    touched = {op for op in inputs & forward
+               if op in weights or _reads_only(op, weights)
+               or (op.inputs and not _reads_only(op))}
+    if not touched and not moved & forward:
         return False
-    touches = any(op in forward and op.type != "Const" for op in inputs)
-    return touches and not foreign & _ancestors(
-        _descendants(own, forward), stop=forward)
+    if own & weights or any(op.type in _PIPELINES for op in own):
+        return False
+    beyond = _descendants(own, forward)
+    return not (beyond and any(
+        source.op in weights or _reads_only(source.op, weights)
+        for op in own | beyond for source in op.inputs))
 
 
 def _descendants(own, forward):
-    """What is computed from what `own` computes from `forward`."""
-    queue = collections.deque(
-        op for op in own if not _moves_variable(op)
-        and any(source.op in forward and source.op.type not in _VARIABLES
-                for source in op.inputs))
+    """What outside of `own` is computed from what `own` computes."""
+    queue = collections.deque(op for op in own if not _moves_variable(op))
     seen = set(queue)
     while queue:
-        for output in queue.popleft().outputs:
-            # Summaries are strings, and all merge into one.
-            for op in output.consumers() if output.dtype.is_floating else ():
-                if not (op in seen or op in forward
-                        or _moves_variable(op)):
-                    seen.add(op)
-                    queue.append(op)
-    return seen
-
-
-def _ancestors(ops, stop=()):
-    """All ops that a run of `ops` runs, themselves included, but `stop`."""
-    seen = {op for op in ops if op not in stop}
-    queue = collections.deque(seen)
-    while queue:
-        for source in _sources(queue.popleft()):
-            if source not in seen and source not in stop:
-                seen.add(source)
-                queue.append(source)
-    return seen
-
-
-def _in_control_flow(op):
-    """Whether some runs skip `op`: a branch leads to it, and no merge back."""
-    seen, queue = {op}, collections.deque([op])
-    while queue:
         op = queue.popleft()
-        if op.type in _BRANCHES:
-            return True
-        in_loop = any(source.type in _LOOP_STARTS for source in _sources(op))
-        if op.type not in _ENDS or (op.type.endswith("Merge") and in_loop):
-            for source in _sources(op):
-                if source not in seen:
-                    seen.add(source)
-                    queue.append(source)
-    return False
-
-
-def _sources(op):
-    return [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+        if op.type in _VARIABLES or _reads_only(op):
+            continue
+        for output in op.outputs:
+            # Summaries are strings, and all merge into one.
+            for consumer in (output.consumers()
+                             if output.dtype.is_floating else ()):
+                if not (consumer in seen or consumer in forward
+                        or _moves_variable(consumer)):
+                    seen.add(consumer)
+                    queue.append(consumer)
+    return seen - own
 
 
 def _moves_variable(op):
@@ -128,5 +101,17 @@ def _moves_variable(op):
             and any(source.op.type in _VARIABLES for source in op.inputs))
 
 
-def _op(update):
-    return getattr(update, "op", update)
+def _reads_only(op, variables=None):
+    """Whether `op` reads a variable, one of `variables` if given."""
+    return op.type in ("ReadVariableOp", "Identity") and any(
+        source.op in variables if variables is not None
+        else source.op.type in _VARIABLES for source in op.inputs)
+
+
+def _op(who, update):
+    op = getattr(update, "op", update)
+    if not isinstance(op, tf.Operation):
+        raise TypeError(
+            "{}: update_ops must hold ops or tensors; got {!r}.".format(
+                who, update))
+    return op

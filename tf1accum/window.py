@@ -9,53 +9,114 @@ from tf1accum import gate
 class Window:
     """The variables of an open window, made in the current name scope."""
 
-    def __init__(self, grads_and_vars, loss, k, reduction, collections):
+    def __init__(self, grads_and_vars, loss, settings):
         """Makes the variables.
 
         Args:
           grads_and_vars: list of (gradient, variable) pairs of one micro-batch.
           loss: scalar tensor to average, or None.
-          k: Python integer, the micro-batches in a full window.
-          reduction: "mean" or "sum".
-          collections: list of collections, or None for the default.
+          settings: `arguments.Settings`.
         """
         self._grads = [grad for grad, _ in grads_and_vars]
         self.model_variables = [variable for _, variable in grads_and_vars]
         self._loss = loss
-        self._k = k
-        self._reduction = reduction
+        self._settings = settings
+
+        def scalar(name, dtype, wanted=True):
+            return accumulators.ScalarAccumulator(
+                name, dtype, settings.collections) if wanted else None
+
         # The scalars come first: a model's variable of that name gives way.
-        self._count = accumulators.ScalarAccumulator(
-            "count", tf.int64, collections)
+        self._count = scalar("count", tf.int64)
+        self._weight = scalar("weight", tf.float64,
+                              settings.weight is not None)
         # The sum of loss / k: the mean loss, once the window is full.
-        self._loss_total = None if loss is None else (
-            accumulators.ScalarAccumulator(
-                "average_loss", loss.dtype.base_dtype, collections))
+        self._loss_total = scalar(
+            "average_loss",
+            loss is not None and accumulators.wide_dtype(loss.dtype),
+            loss is not None)
+        self._skipped = scalar("skipped", tf.int64,
+                               settings.nonfinite == "skip")
         self._accumulators = [
-            accumulators.DenseAccumulator(variable, collections)
-            for variable in self.model_variables]
+            accumulators.make(grad, variable, settings.accumulator_dtype,
+                              settings.sparse, settings.collections)
+            for grad, variable in grads_and_vars]
 
     @property
     def variables(self):
-        """All variables that hold the window."""
-        return [accumulator.total for accumulator in self._all()]
+        """All variables that hold the window, and those that outlive it."""
+        return [variable for accumulator in self._reset_with_window() + [
+            self._skipped] if accumulator is not None
+                for variable in accumulator.variables]
 
-    def add(self, scale):
-        """Ops that add one micro-batch, gradients times `scale`, a float."""
-        ops = [accumulator.add(grad, scale)
-               for accumulator, grad in zip(self._accumulators, self._grads)]
-        if self._loss_total is not None:
-            ops.append(self._loss_total.add(
-                tf.reshape(self._loss, []), 1. / self._k))
-        return ops + [self._count.add(tf.constant(1, tf.int64), 1.)]
+    def add(self, scale, good):
+        """Ops that add one micro-batch.
+
+            total += weight * g / unit
+
+        Args:
+          scale: what the gradients are still to be multiplied by, a Python
+            float or a scalar tensor.
+          good: scalar bool tensor, whether the micro-batch is to count, or None
+            for always.
+        """
+        settings = self._settings
+
+        # A run that fails counts nothing; one that fails before it knows the
+        # loss (its input has ended) adds nothing. To wait for all gradients
+        # before the first is added would hold all of them in memory at once.
+        everything = self._grads + [
+            value for value in (self._loss, settings.weight)
+            if value is not None]
+        first = everything if self._loss is None else [self._loss]
+
+        def add_terms():
+            with tf.control_dependencies(first):
+                ops = [accumulator.add(grad, scale)
+                       for accumulator, grad in zip(
+                           self._accumulators, self._grads)]
+            with tf.control_dependencies(everything):
+                if self._loss_total is not None:
+                    ops.append(self._loss_total.add(
+                        tf.reshape(self._loss, []), settings.loss_scale))
+                if self._weight is not None:
+                    ops.append(self._weight.add(settings.weight))
+            return ops
+
+        with tf.control_dependencies(everything):
+            ops = [self._count.add(1 if good is None else good)]
+            if self._skipped is not None:
+                ops.append(self._skipped.add(tf.logical_not(good)))
+        # What weighs nothing is left out: 0 * NaN is NaN.
+        included = [] if good is None else [good]
+        if settings.weight is not None:
+            included.append(tf.not_equal(
+                tf.cast(settings.weight, tf.float64), 0.))
+        if not included:
+            return ops + add_terms()
+        return ops + [gate.run_if(tf.reduce_all(included),
+                                  lambda _: tf.group(*add_terms()))]
 
     def reset(self):
         """Ops that empty the window."""
-        return [accumulator.reset() for accumulator in self._all()]
+        return [accumulator.reset()
+                for accumulator in self._reset_with_window()]
+
+    def holds_something(self):
+        """Whether there is anything to apply, a scalar bool tensor."""
+        return tf.not_equal(self._read_weight(), 0., name="holds_something")
 
     def read_count(self):
         """The count, read where it is called."""
         return self._count.read()
+
+    def read_weight(self):
+        """The sum of the weights, None when there are none."""
+        return None if self._weight is None else self._weight.read()
+
+    def read_skipped(self):
+        """The micro-batches skipped so far, None when none ever are."""
+        return None if self._skipped is None else self._skipped.read()
 
     def read_accumulators(self):
         """What the accumulators hold, read where it is called."""
@@ -66,31 +127,44 @@ class Window:
         if self._loss_total is None:
             return None
         total = self._loss_total.read()
-        return tf.multiply(
-            total, self._rescale(self.read_count(), total.dtype), name="mean")
+        return tf.multiply(total, tf.cast(self._rescale(), total.dtype),
+                           name="mean")
 
     def read_reduced(self):
         """The pairs for the optimizer: mean or sum, read where it is called.
 
-            mean = (g_1 / k + ... + g_r / k) * (k / r)
+            mean = (w_1 g_1 + ... + w_r g_r) / unit * (unit / (w_1 + ... + w_r))
         """
         totals = self.read_accumulators()
-        if self._reduction == "mean":
-            count = self.read_count()
-            full = tf.equal(count, self._k, name="full")
-            factors = {dtype: self._rescale(count, dtype)
-                       for dtype in {total.dtype for total in totals}}
-            totals = [gate.scale_unless(full, total, factors[total.dtype])
+        if self._settings.reduction == "mean":
+            rescale = self._rescale()
+            full = tf.equal(rescale, 1., name="full")
+            totals = [accumulators.map_values(
+                lambda values: gate.scale_unless(
+                    full, values, tf.cast(rescale, values.dtype)), total)
                       for total in totals]
-        return [(tf.cast(total, variable.dtype.base_dtype), variable)
+        return [(self._as_gradient(total, variable), variable)
                 for total, variable in zip(totals, self.model_variables)]
 
-    def _rescale(self, count, dtype):
-        """k / r, what turns a window of r micro-batches into their mean."""
-        return tf.divide(tf.cast(self._k, dtype),
-                         tf.cast(tf.maximum(count, 1), dtype), name="rescale")
+    def _as_gradient(self, total, variable):
+        dtype = variable.dtype.base_dtype
+        # Optimizers add up the rows of one index themselves; but a norm must
+        # not see them apart, nor must they be rounded before they are added.
+        if self._settings.transform is not None or total.dtype != dtype:
+            total = accumulators.sum_duplicates(total)
+        return accumulators.map_values(
+            lambda values: tf.cast(values, dtype), total)
 
-    def _all(self):
-        scalars = [self._count, self._loss_total]
+    def _rescale(self):
+        """What turns a window's totals into means: unit / sum of weights."""
+        return tf.math.divide_no_nan(
+            tf.constant(self._settings.unit, tf.float64), self._read_weight(),
+            name="rescale")
+
+    def _read_weight(self):
+        return tf.cast((self._weight or self._count).read(), tf.float64)
+
+    def _reset_with_window(self):
+        scalars = [self._count, self._weight, self._loss_total]
         return [accumulator for accumulator in scalars + self._accumulators
                 if accumulator is not None]

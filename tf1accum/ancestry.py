@@ -1,0 +1,60 @@
+"""What an op runs: the ops that lead to it."""
+
+import collections
+
+import tensorflow.compat.v1 as tf
+
+_LOOP_STARTS = ("Enter", "RefEnter")
+_SWITCHES = ("Switch", "RefSwitch")
+_MERGES = ("Merge", "RefMerge")
+_LOOP_ENDS = ("Exit", "RefExit")
+
+
+def ancestors(ops, stop=()):
+    """All ops that a run of `ops` runs, themselves included, but `stop`."""
+    seen = {op for op in ops if op not in stop}
+    queue = collections.deque(seen)
+    while queue:
+        for source in _sources(queue.popleft()):
+            if source not in seen and source not in stop:
+                seen.add(source)
+                queue.append(source)
+    return seen
+
+
+def is_always_run(op):
+    """Whether a run of the graph that asks for `op` also runs it.
+
+    False inside a `tf.cond` branch or a `tf.while_loop` body: there, what
+    depends on `op` is skipped with it, or has no value of its own. Each way
+    back from `op` has to leave (by a Merge, an Exit) as many such contexts as
+    it enters (by a Switch, an Enter).
+    """
+    if op.graph is not tf.get_default_graph():
+        return False
+    seen, queue = {(op, 0)}, collections.deque([(op, 0)])
+    while queue:
+        op, left = queue.popleft()
+        sources = _sources(op)
+        if op.type in _LOOP_STARTS or (
+                op.type in _SWITCHES and not _is_of_loop(op)):
+            left -= 1
+        elif op.type in _LOOP_ENDS or (
+                op.type in _MERGES and not _is_of_loop(op)):
+            left += 1
+        if left < 0:
+            return False
+        for source in sources:
+            if (source, left) not in seen:
+                seen.add((source, left))
+                queue.append((source, left))
+    return True
+
+
+def _is_of_loop(op):
+    return any(source.type in _LOOP_STARTS + ("LoopCond",)
+               for source in _sources(op))
+
+
+def _sources(op):
+    return [tensor.op for tensor in op.inputs] + list(op.control_inputs)
