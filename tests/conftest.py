@@ -11,6 +11,13 @@ tf.disable_eager_execution()
 tf.logging.set_verbosity(tf.logging.ERROR)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--sequences", type=int, default=300, metavar="N",
+                     help="random sequences to run (test_differential.py)")
+    parser.addoption("--seed", type=int, default=None, metavar="S",
+                     help="run the random sequence S alone")
+
+
 def set_behaviour(behaviour):
     """Turns on what `behaviour` stands for, in this process.
 

@@ -9,34 +9,40 @@ PACKAGE = os.path.dirname(tf1accum.__file__)
 
 # What each module may import of the package.
 ALLOWED = {
-    "__init__": {"accumulation", "gradients", "host", "running_mean", "savers",
+    "__init__": {"accumulation", "gradients", "hooks", "host", "optimizer",
+                 "ports", "running_mean", "savers",
                  "train_ops"},
     # Leaves.
     "ancestry": set(),
     "gate": set(),
     "graph_keys": set(),
     "mutex": set(),
-    "scopes": set(),
+    "recorder": set(),
+    "scopes": {"ancestry"},
     # Build: the stages.
     "arguments": {"ancestry"},
     "gradients": {"ancestry", "arguments"},
-    "update_ops": {"ancestry"},
+    "update_ops": {"ancestry", "arguments"},
     "accumulators": {"gate", "gradients", "mutex"},
-    "window": {"accumulators", "gate"},
-    "applying": {"scopes"},
+    "window": {"accumulators", "gate", "gradients"},
+    "applying": {"ancestry", "arguments", "gate", "recorder"},
     # Build: one window, and the ways to ask for one.
-    "wiring": {"accumulators", "applying", "arguments", "gate", "gradients",
-               "scopes", "train_ops", "window"},
+    "wiring": {"accumulators", "applying", "gate", "gradients", "mutex",
+               "recorder", "scopes", "train_ops", "window"},
     "accumulation": {"arguments", "gradients", "update_ops", "wiring"},
+    "optimizer": {"arguments", "gradients", "update_ops", "wiring"},
+    "ports": {"applying", "arguments", "gradients", "graph_keys", "optimizer",
+              "recorder", "scopes", "update_ops", "window"},
     # Build: a window that NumPy keeps.
     "feeds": {"accumulators"},
     "running_mean": {"accumulators", "feeds"},
     "host": {"applying", "arguments", "feeds", "gradients", "graph_keys",
-             "running_mean", "scopes", "train_ops"},
+             "recorder", "running_mean", "scopes", "train_ops"},
     # Waist.
     "train_ops": {"graph_keys", "savers"},
     # Run.
     "savers": {"graph_keys"},
+    "hooks": {"train_ops"},
 }
 
 

@@ -156,3 +156,22 @@ def test_the_policy_must_be_one_of_three():
         build(models.Regression(), nonfinite="ignore")
     assert ('nonfinite must be "propagate" or "skip" or "raise"; got '
             "'ignore'") in str(error.value)
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_loss_of_a_bad_micro_batch_is_out_whatever_it_is_scaled_by(
+        behaviour, policy, k):
+    """Unscaled, it is handed on as it came; the gate has to hold it too."""
+    v = tf.get_variable("v", initializer=1.)
+    x = tf.placeholder(tf.float32, [])
+    ops = tf1accum.build(v * x, [v], tf.train.GradientDescentOptimizer(1.),
+                         k=k, nonfinite=policy)
+    with models.session() as session:
+        session.run(ops.accumulate, {x: 2.})
+        for _ in range(20):
+            try:
+                session.run(ops.accumulate, {x: np.inf})
+            except tf.errors.InvalidArgumentError:
+                assert policy == "raise"
+        assert session.run([ops.average_loss, ops.count]) == [2., 1]

@@ -350,3 +350,52 @@ def test_the_rows_accumulator_is_named_after_its_variable():
     assert not [v for v in tf.trainable_variables()
                 if v.name.startswith(ops.name)]
     assert [v.op.name for v in tf1accum.model_variables()] == ["lookup/table"]
+
+
+def test_what_was_reset_never_comes_back(behaviour):
+    """A reset in the middle of a micro-batch takes it, or leaves it, whole."""
+    rows = 4000
+    table = tf.get_variable("table", [2, 64], initializer=tf.zeros_initializer(),
+                            use_resource=True)
+    row = tf.placeholder(tf.int64, [])
+    grad = tf.IndexedSlices(
+        tf.ones([rows, 64]), tf.fill([rows], row), tf.constant([2, 64]))
+    ops = tf1accum.build_from_gradients(
+        [(grad, table)], k=1, reduction="sum",
+        optimizer=tf.train.GradientDescentOptimizer(1.))
+    with models.session() as session:
+        for _ in range(150):
+            session.run(ops.accumulate, {row: 0})
+            other = threading.Thread(
+                target=lambda: session.run(ops.accumulate, {row: 1}))
+            other.start()
+            session.run(ops.reset)
+            other.join()
+            seen = session.run(ops.accumulators[0]).indices
+            assert len(seen) in (0, rows) and (seen == 1).all()
+            session.run(ops.reset)
+
+
+def test_reads_see_whole_micro_batches(behaviour):
+    table = tf.get_variable("table", [2, 64], initializer=tf.zeros_initializer(),
+                            use_resource=True)
+    ids = tf.placeholder(tf.int64, [None])
+    grad = tf.IndexedSlices(
+        tf.ones([tf.size(ids), 64]), ids, tf.constant([2, 64]))
+    ops = tf1accum.build_from_gradients(
+        [(grad, table)], k=1, reduction="sum",
+        optimizer=tf.train.GradientDescentOptimizer(1.))
+    with models.session() as session:
+        def run():
+            for _ in range(150):
+                session.run(ops.accumulate, {ids: 700 * [1]})
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            seen = session.run(ops.accumulators[0])
+            # Rows of one index may have been added up in between.
+            assert seen.values[:, 0].sum() % 700 == 0
+        for thread in threads:
+            thread.join()
+        assert session.run(ops.accumulators[0]).values[:, 0].sum() == 210000

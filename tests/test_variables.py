@@ -208,3 +208,34 @@ def test_models_with_loops_and_branches(behaviour, cube, ready):
            else tf1accum.build(loss, [w], sgd(), k=2))
     # d w^3 / d w = 12 at 2.
     assert train(ops) == [2. - 0.5 * 12.]
+
+
+@pytest.mark.parametrize("weight, k", [(8192., 1), (None, 4096)])
+def test_scales_do_not_pass_through_half_precision(weight, k):
+    """Rows E11 and E12: the float32 gradient of half-precision activations."""
+    w = tf.get_variable("w", [4], initializer=tf.ones_initializer())
+    y = tf.ones([8, 4], tf.float16) * tf.cast(w, tf.float16)
+    loss = tf.reduce_mean(tf.cast(y, tf.float32)) * (300. if weight else .01)
+    ops = tf1accum.build(
+        loss, [w], sgd(1.), k=k,
+        weight=None if weight is None else tf.constant(weight))
+    expected = 75. if weight else 0.0025
+    with models.session() as session:
+        session.run(ops.accumulate)
+        np.testing.assert_allclose(
+            session.run(ops.accumulators)[0],
+            np.full(4, expected * (weight or 1.) / k), rtol=1e-3)
+        session.run(ops.apply)
+        np.testing.assert_allclose(
+            session.run(w), np.full(4, 1. - expected), rtol=1e-3)
+
+
+@pytest.mark.parametrize("sparse", ["rows", "dense"])
+def test_half_precision_lookups_of_one_row_add_up_in_float32(sparse):
+    """Row E12: within one micro-batch too."""
+    table = tf.get_variable("table", [2, 1], tf.float16,
+                            tf.zeros_initializer(), use_resource=True)
+    loss = tf.reduce_sum(tf.cast(tf.gather(
+        table, tf.zeros([8192], tf.int32)), tf.float32)) / 1024.
+    ops = tf1accum.build(loss, [table], sgd(1.), k=1, sparse=sparse)
+    np.testing.assert_array_equal(train(ops, 1)[0][:, 0], [-8., 0.])

@@ -462,3 +462,52 @@ def test_towers_must_be_some_and_for_the_same_variables():
     with pytest.raises(ValueError) as error:
         tf1accum.average_tower_gradients([[(grad, w)], [(grad, b)]])
     assert "tower 1 differs from tower 0 in b, w" in str(error.value)
+
+
+def test_towers_may_differ_in_how_they_look_up():
+    w = tf.get_variable("w", [4, 1])
+    slices = [tf.IndexedSlices(tf.ones([2, 1]), tf.constant([1, 1], dtype))
+              for dtype in (tf.int32, tf.int64)]
+    rows, = tf1accum.average_tower_gradients([[(s, w)] for s in slices])
+    dense, = tf1accum.average_tower_gradients(
+        [[(slices[0], w)], [(tf.ones([4, 1]), w)]])
+    with tf.Session() as session:
+        np.testing.assert_array_equal(
+            session.run(rows[0].indices), [1, 1, 1, 1])
+        np.testing.assert_array_equal(
+            session.run(dense[0])[:, 0], [0.5, 1.5, 0.5, 0.5])
+
+
+def test_after_apply_must_make_what_it_returns():
+    model = models.Regression()
+    calls = tf.get_variable("calls", [], trainable=False)
+    early = calls.assign_add(1.)
+    for after_apply in (lambda: early, lambda: [early.op], lambda: None):
+        with pytest.raises(ValueError) as error:
+            build(model, after_apply=after_apply)
+        assert "after_apply must return an op, or a list of them" in str(
+            error.value)
+
+
+def test_a_weight_inside_of_a_branch_is_refused():
+    model = models.Regression()
+    inside = []
+
+    def branch():
+        inside.append(tf.reduce_sum(model.x))
+        return inside[0]
+
+    tf.cond(tf.placeholder_with_default(True, []), branch, lambda: 0.)
+    with pytest.raises(ValueError) as error:
+        build(model, weight=inside[0])
+    assert "weight must be outside of every tf.cond branch" in str(error.value)
+
+
+def test_a_variable_that_after_apply_starts_by_a_loop_is_refused():
+    """Under control flow v2 a loop is one op, and is copied."""
+    model = models.Regression()
+    with pytest.raises(ValueError) as error:
+        build(model, after_apply=lambda: tf.Variable(tf.map_fn(
+            lambda r: r * 2., tf.ones([3])), trainable=False).assign_add(
+                tf.ones([3])))
+    assert "Pass a function that makes it" in str(error.value)

@@ -18,17 +18,22 @@ if tuple(int(part) for part in
             _tensorflow.__version__))
 
 # pylint: disable=wrong-import-position
+from tf1accum import ports
 from tf1accum.accumulation import build
 from tf1accum.accumulation import build_from_gradients
 from tf1accum.gradients import average_tower_gradients
+from tf1accum.hooks import AccumulationHook
 from tf1accum.host import build_host
 from tf1accum.host import HostOps
+from tf1accum.optimizer import AccumulatingOptimizer
 from tf1accum.running_mean import RunningMean
 from tf1accum.savers import model_saver
 from tf1accum.savers import model_variables
 from tf1accum.train_ops import AccumulationOps
 
 __all__ = [
+    "AccumulatingOptimizer",
+    "AccumulationHook",
     "AccumulationOps",
     "HostOps",
     "RunningMean",
@@ -38,4 +43,5 @@ __all__ = [
     "build_host",
     "model_saver",
     "model_variables",
+    "ports",
 ]

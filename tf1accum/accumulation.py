@@ -23,7 +23,8 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     no variable of the model or the optimizer moves.
 
     The one thing to know: `apply` leaves the window as it is. Run `reset`
-    before the next window, or use `apply_and_reset`.
+    before the next window, or use `apply_and_reset`. `accumulate` may be run
+    from many threads at once, the others while it is not.
 
     Args:
       loss: scalar tensor of a float type, the mean loss of one micro-batch.
@@ -46,9 +47,9 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         such a list, called once to build what runs once a window: to clip, to
         decay, to reduce over workers. None for no change. Sparse gradients
         come with each index once.
-      after_apply: function of no arguments that returns an op, or a list of
-        them, to run once after each apply: a moving average of the weights, a
-        constraint. What variables it makes are the model's.
+      after_apply: function of no arguments that makes and returns an op, or a
+        list of them, to run once after each apply: a moving average of the
+        weights, a constraint. What variables it makes are the model's.
       nonfinite: what becomes of a micro-batch whose loss, weight or gradients
         are not all finite. "propagate": it is added as it is. "skip": it is as
         if it had never been, but for its update ops, and is counted in
@@ -78,6 +79,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     who = "tf1accum.build"
     arguments.check_graph_mode(who)
     arguments.check_loss(who, loss)
+    arguments.check_always_run(who, "loss", loss.op)
     variables = arguments.checked_variables(
         who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(
@@ -86,11 +88,13 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
         sparse, accumulator_dtype, collections, name)
     arguments.check_settings(who, settings)
+    if weight is not None:
+        arguments.check_always_run(who, "weight", weight.op)
     gradients.check_reached(who, loss, variables)
     return wiring.build_window(
         who, lambda scale: gradients.compute(
-            optimizer, _scalar(loss), variables, scale),
-        optimizer, loss, _checked_update_ops(who, update_ops, loss), settings)
+            optimizer, loss, variables, scale), optimizer, loss,
+        update_ops_lib.checked_or_reached(who, update_ops, loss), settings)
 
 
 def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
@@ -143,11 +147,14 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     arguments.check_pairs(who, grads_and_vars)
     if loss is not None:
         arguments.check_loss(who, loss)
+        arguments.check_always_run(who, "loss", loss.op)
     arguments.check_optimizer(who, optimizer, ("apply_gradients",))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
         sparse, accumulator_dtype, collections, name)
     arguments.check_settings(who, settings)
+    if weight is not None:
+        arguments.check_always_run(who, "weight", weight.op)
     gradients.check_some(who, grads_and_vars)
     for grad, variable in grads_and_vars:
         if grad is not None:
@@ -155,16 +162,4 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
                 who, "the gradient of " + variable.name, grad.op)
     return wiring.build_window(
         who, lambda scale: (grads_and_vars, scale), optimizer, loss,
-        _checked_update_ops(who, update_ops, loss), settings)
-
-
-def _checked_update_ops(who, update_ops, loss):
-    if update_ops is None:
-        update_ops = [] if loss is None else update_ops_lib.reached_update_ops(
-            who, loss)
-    return update_ops_lib.checked_ops(
-        who, arguments.listed(who, "update_ops", update_ops))
-
-
-def _scalar(loss):
-    return loss if loss.shape.rank == 0 else tf.reshape(loss, [])
+        update_ops_lib.checked_or_reached(who, update_ops, loss), settings)

@@ -51,11 +51,14 @@ class ScalarAccumulator:
         """The variables that hold it."""
         return [self._total]
 
-    def add(self, value, scale=1.):
-        """An op that adds `value * scale`, of scalar tensors."""
+    def ready(self, value, scale=1.):
+        """`value * scale`, of scalar tensors, as `add` takes it."""
+        return gradients.scaled(value, self._total.dtype, scale)
+
+    def add(self, value):
+        """An op that adds what `ready` returned."""
         return self._total.assign_add(
-            gradients.scaled(value, self._total.dtype, scale),
-            name=self._name, read_value=False)
+            value, name=self._name, read_value=False)
 
     def read(self):
         """The total, read where it is called."""
@@ -92,20 +95,21 @@ class DenseAccumulator:
         """The variables that hold it."""
         return [self._total]
 
-    def add(self, grad, scale):
-        """An op that adds `grad * scale`, of the variable's shape."""
-        return self._total.assign_add(
-            gradients.scaled(
-                self._dense(grad), self._total.dtype, scale),
-            name=self._name, read_value=False)
+    def ready(self, grad, scale):
+        """`grad * scale`, of the variable's shape, as `add` takes it."""
+        return gradients.scaled(
+            gradients.dense(grad, self._total.dtype.base_dtype,
+                            self._sizes()), self._total.dtype, scale)
 
-    def _dense(self, grad):
-        if not isinstance(grad, tf.IndexedSlices):
-            return grad
-        shape = (self._shape.as_list() if self._shape.is_fully_defined()
-                 else tf.shape(self._total.read_value()))
-        return tf.math.unsorted_segment_sum(
-            grad.values, grad.indices, shape[0])
+    def add(self, grad):
+        """An op that adds what `ready` returned."""
+        return self._total.assign_add(
+            grad, name=self._name, read_value=False)
+
+    def _sizes(self):
+        if self._shape.is_fully_defined():
+            return self._shape.as_list()
+        return tf.shape(self._total.read_value())
 
     def read(self):
         """The total, read where it is called."""
@@ -113,10 +117,9 @@ class DenseAccumulator:
 
     def reset(self):
         """An op that assigns zeros: `a - a` would keep a NaN."""
-        zeros = (tf.zeros(self._shape, self._total.dtype.base_dtype)
-                 if self._shape.is_fully_defined()
-                 else tf.zeros_like(self._total.read_value()))
-        return self._total.assign(zeros, name=self._name, read_value=False)
+        return self._total.assign(
+            tf.zeros(self._sizes(), self._total.dtype.base_dtype),
+            name=self._name, read_value=False)
 
 
 def sum_duplicates(grad):
@@ -188,17 +191,22 @@ class SparseAccumulator:
         """The variables that hold it."""
         return [self._values, self._indices, self._used]
 
-    def add(self, grad, scale):
-        """An op that appends the rows of `grad * scale`, `IndexedSlices`.
+    def ready(self, grad, scale):
+        """`grad * scale`, `IndexedSlices`, as `add` takes it."""
+        return tf.IndexedSlices(
+            gradients.scaled(grad.values, self._values.dtype, scale),
+            tf.cast(grad.indices, tf.int64))
+
+    def add(self, grad):
+        """An op that appends the rows that `ready` returned.
 
         TensorFlow's own scatter ops lose rows when two threads run them at
         once, hence the lock.
         """
-        indices = tf.cast(grad.indices, tf.int64)
         with tf.name_scope(self._name):
-            values = gradients.scaled(grad.values, self._values.dtype, scale)
             return self._mutex.run_alone(
-                lambda: self._append(indices, values), after=[indices, values])
+                lambda: self._append(grad.indices, grad.values),
+                after=[grad.indices, grad.values])
 
     def _append(self, indices, values):
         number = tf.size(indices, out_type=tf.int64)
@@ -217,7 +225,7 @@ class SparseAccumulator:
 
     def _make_room(self, number):
         """Adds up rows of one index, and makes room for `number` and more."""
-        summed = sum_duplicates(self.read())
+        summed = sum_duplicates(self._read_held())
         used = tf.size(summed.indices, out_type=tf.int64)
         spare = tf.maximum(self._room(), 2 * (used + number)) - used
         padded = [
@@ -238,6 +246,17 @@ class SparseAccumulator:
 
         An index may repeat, as in any gradient of a lookup.
         """
+        # Not while a micro-batch is half written.
+        lock = self._mutex.take(after=[])
+        with tf.control_dependencies([lock]):
+            rows = self._read_held()
+        released = mutex.give_back(
+            lock, after=[rows.values, rows.indices])
+        with tf.control_dependencies([released]):
+            return rows_of(self._variable, tf.identity(rows.values),
+                           tf.identity(rows.indices))
+
+    def _read_held(self):
         at = tf.range(self._used.read_value())
         # A gather, since reading the variable would copy the spare room too.
         return rows_of(
@@ -246,5 +265,7 @@ class SparseAccumulator:
 
     def reset(self):
         """An op that forgets the rows; their room stays."""
-        return self._used.assign(
-            tf.zeros([], tf.int64), name=self._name, read_value=False)
+        # A micro-batch that is half written would bring them back.
+        with tf.name_scope(self._name):
+            return self._mutex.run_alone(lambda: self._used.assign(
+                tf.zeros([], tf.int64), read_value=False), after=[])

@@ -1,11 +1,14 @@
-"""Applying: gradients handed to an optimizer, once a window."""
+"""Applying: what is in a window handed to the optimizer, once a window."""
 
 import tensorflow.compat.v1 as tf
 
-from tf1accum import scopes
+from tf1accum import ancestry
+from tf1accum import arguments
+from tf1accum import gate
+from tf1accum import recorder
 
 
-def apply_gradients(who, optimizer, grads_and_vars, global_step, after=()):
+def apply_gradients(who, optimizer, grads_and_vars, global_step):
     """Hands `grads_and_vars` to the optimizer, and counts it.
 
     The global step is not left to the optimizer: some ignore it, and some move
@@ -16,13 +19,11 @@ def apply_gradients(who, optimizer, grads_and_vars, global_step, after=()):
       optimizer: object with `apply_gradients`.
       grads_and_vars: list of (gradient, variable) pairs.
       global_step: integer variable to move by one when all is applied, or None.
-      after: list of ops that all this is ordered after.
 
     Returns:
-      The op, and the list of the variables that the optimizer made.
+      An op.
     """
-    with scopes.created_variables(after) as created:
-        op = optimizer.apply_gradients(grads_and_vars)
+    op = optimizer.apply_gradients(grads_and_vars)
     if op is None:
         raise TypeError(
             "{}: apply_gradients must return the op that applies; {!r} "
@@ -31,7 +32,93 @@ def apply_gradients(who, optimizer, grads_and_vars, global_step, after=()):
     if global_step is not None:
         with tf.control_dependencies([op]):
             op = global_step.assign_add(1, name="global_step")
-    return op, created
+    return op
+
+
+class Application:
+    """The mean, the transform, the optimizer, and what comes after.
+
+    Built as often as there are ops that apply; all move the same variables.
+    """
+
+    def __init__(self, who, window, optimizer, settings):
+        self._who = who
+        self._window = window
+        self._optimizer = optimizer
+        self._settings = settings
+        self._transform = recorder.Recorder()
+        self._apply = recorder.Recorder()
+        self._after_apply = recorder.Recorder()
+
+    @property
+    def made(self):
+        """The variables that were made on the way."""
+        return (self._transform.variables + self._apply.variables
+                + self._after_apply.variables)
+
+    @property
+    def made_for_model(self):
+        """Those of them that are the model's."""
+        return self._after_apply.variables
+
+    def build(self, scope, predicate):
+        """An op that applies where `predicate`, a scalar bool tensor, holds.
+
+        Args:
+          scope: name scope to build in, ending in "/".
+          predicate: scalar bool tensor.
+        """
+        # The optimizer lists its own op as a train op, and that one is dead in
+        # the runs where the gate is shut: it cannot be fetched.
+        before = tf.get_collection(tf.GraphKeys.TRAIN_OP)
+        op = gate.run_if(
+            predicate, lambda live: self._run_once_a_window(scope, live))
+        if tf.get_collection(tf.GraphKeys.TRAIN_OP) != before:
+            tf.get_collection_ref(tf.GraphKeys.TRAIN_OP)[:] = before
+        return op
+
+    def _run_once_a_window(self, scope, live):
+        settings = self._settings
+        with tf.name_scope(scope + "mean/"):
+            grads_and_vars = self._window.read_reduced()
+        if settings.transform is not None:
+            with tf.name_scope(scope + "transform/"), \
+                    self._transform.record([live]):
+                grads_and_vars = self._transformed(grads_and_vars)
+        with tf.name_scope(scope + "apply/"), self._apply.record([live]):
+            op = apply_gradients(self._who, self._optimizer, grads_and_vars,
+                                 settings.global_step)
+        if settings.after_apply is not None:
+            with tf.control_dependencies([op]), \
+                    tf.name_scope(scope + "after_apply/"), \
+                    self._after_apply.record([live]):
+                op = self._checked_after_apply(settings.after_apply(), live)
+        return op
+
+    def _checked_after_apply(self, returned, live):
+        ops = [getattr(op, "op", op) for op in (
+            returned if isinstance(returned, (list, tuple)) else [returned])]
+        for op in ops:
+            if not isinstance(op, tf.Operation) or (
+                    live not in ancestry.ancestors([op])):
+                raise ValueError(
+                    "{}: after_apply must return an op, or a list of them, "
+                    "that it makes when it is called; got {!r}. One made "
+                    "before would not wait for the apply.".format(
+                        self._who, op))
+        return tf.group(*ops)
+
+    def _transformed(self, grads_and_vars):
+        returned = list(self._settings.transform(grads_and_vars) or [])
+        who = "{}: what transform returned".format(self._who)
+        arguments.check_pairs(who, returned)
+        variables = {variable.op for _, variable in grads_and_vars}
+        for grad, variable in returned:
+            if grad is None or variable.op not in variables:
+                raise ValueError(
+                    "{}: must be pairs of a gradient and a variable of the "
+                    "window; got {} for {}.".format(who, grad, variable.name))
+        return returned
 
 
 def state(optimizer, created, models_own):

@@ -161,7 +161,6 @@ def check_loss(who, loss):
         raise TypeError(
             "{}: loss must be of a float type; got {} of {}. Cast it before "
             "the gradient is taken.".format(who, loss.name, loss.dtype.name))
-    check_always_run(who, "loss", loss.op)
     if loss.shape.rank is not None and loss.shape.num_elements() != 1:
         raise ValueError(
             "{}: loss must be one number; got {} of shape {}. Reduce it, for "
@@ -278,7 +277,10 @@ def check_always_run(who, what, op):
 
 
 def _check_graph(who, what, element):
-    if element.graph is not tf.get_default_graph():
+    # Inside of a function's graph, variables are of the outermost one.
+    with tf.init_scope():
+        outermost = tf.get_default_graph()
+    if element.graph not in (tf.get_default_graph(), outermost):
         raise ValueError(
             "{}: {} must be of the default graph; {} is of another. Build "
             "inside `with loss.graph.as_default():`.".format(

@@ -38,12 +38,12 @@ def compute(optimizer, loss, variables, scale):
       the order in which the optimizer returns them, and the scale that is
       still to be applied to them.
     """
+    if loss.shape.rank != 0:
+        loss = tf.reshape(loss, [])
     method = getattr(optimizer.compute_gradients, "__func__", None)
     if method is not tf.train.Optimizer.compute_gradients:
         return list(optimizer.compute_gradients(loss, variables)), scale
-    outside = (any(element.dtype.base_dtype in _NARROW
-                   for element in [loss] + variables)
-               or not _is_linear(loss))
+    outside = not _can_scale(loss)
     # Nothing else puts the ops of a gradient beside those of its forward op:
     # the caller's device scope, like every other, is not in force here.
     pairs = optimizer.compute_gradients(
@@ -68,14 +68,17 @@ def scaled(values, dtype, scale):
     return values if scale == 1. else values * scale
 
 
-def _is_linear(loss):
-    """Whether the gradients of `loss` are surely linear in that of the loss.
+def _can_scale(loss):
+    """Whether scaling the loss surely is scaling its gradients.
 
-    They are but for gradients that a program writes itself, to clip them say.
-    What a function holds cannot be seen from here.
+    It is not past gradients that a program writes itself, to clip them say; nor
+    in half precision, that overflows or loses bits. What a function holds
+    cannot be seen from here.
     """
-    return not any(op.type in _FUNCTION_CALLS or _has_own_gradient(op)
-                   for op in ancestry.ancestors([loss.op]))
+    return not any(
+        op.type in _FUNCTION_CALLS or _has_own_gradient(op)
+        or any(output.dtype.base_dtype in _NARROW for output in op.outputs)
+        for op in ancestry.ancestors([loss.op]))
 
 
 def _has_own_gradient(op):
@@ -154,18 +157,40 @@ def average_tower_gradients(tower_grads_and_vars, name="tower_mean"):
             if grad is not None:
                 grads[variable.op.name].append(grad)
     with tf.name_scope(name):
-        return [(_mean(grads[variable.op.name], len(towers)), variable)
+        return [(_mean(grads[variable.op.name], variable, len(towers)),
+                 variable)
                 for _, variable in towers[0]]
 
 
-def _mean(grads, number):
+def _mean(grads, variable, number):
     if not grads:
         return None
+    # As accumulators do, not to lose the small terms of half precision.
+    dtype = grads[0].dtype
+    wide = tf.float32 if dtype.base_dtype in _NARROW else dtype
     if not all(isinstance(grad, tf.IndexedSlices) for grad in grads):
-        return tf.add_n([tf.convert_to_tensor(grad) for grad in grads]) / number
+        return tf.cast(tf.add_n([
+            dense(grad, wide, variable.shape.as_list())
+            for grad in grads]) / number, dtype)
+    values = tf.concat([tf.cast(grad.values, wide) for grad in grads], 0)
+    indices = [tf.cast(grad.indices, tf.int64) for grad in grads]
     return tf.IndexedSlices(
-        tf.concat([grad.values for grad in grads], 0) / number,
-        tf.concat([grad.indices for grad in grads], 0), grads[0].dense_shape)
+        tf.cast(values / number, dtype), tf.concat(indices, 0),
+        grads[0].dense_shape)
+
+
+def dense(grad, dtype, shape):
+    """`grad` as a tensor of `dtype`; rows of one index are added up in it.
+
+    Args:
+      grad: tensor, or `IndexedSlices`, that may not know their dense shape.
+      dtype: type of the result.
+      shape: list or tensor of the sizes of the variable.
+    """
+    if not isinstance(grad, tf.IndexedSlices):
+        return tf.cast(grad, dtype)
+    return tf.math.unsorted_segment_sum(
+        tf.cast(grad.values, dtype), grad.indices, shape[0])
 
 
 def drop_none(who, grads_and_vars):

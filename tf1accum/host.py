@@ -7,6 +7,7 @@ from tf1accum import arguments
 from tf1accum import feeds as feeds_lib
 from tf1accum import gradients
 from tf1accum import graph_keys
+from tf1accum import recorder
 from tf1accum import running_mean
 from tf1accum import scopes
 from tf1accum import train_ops
@@ -55,6 +56,7 @@ def build_host(loss, var_list=None, optimizer=None, global_step=None,
     who = "tf1accum.build_host"
     arguments.check_graph_mode(who)
     arguments.check_loss(who, loss)
+    arguments.check_always_run(who, "loss", loss.op)
     variables = arguments.checked_variables(
         who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(
@@ -74,22 +76,25 @@ def _build_ops(who, loss, variables, optimizer, global_step, name):
         for op_name in _OP_NAMES:
             # Whatever the optimizer adds of that name gives way.
             graph.unique_name(op_name)
-        with scopes.created_variables() as created:
+        made = recorder.Recorder()
+        with made.record():
             pairs, _ = gradients.compute(
-                optimizer, tf.reshape(loss, []), variables, 1.)
+                optimizer, loss, variables, 1.)
         pairs = gradients.drop_none(who, pairs)
         with tf.name_scope(scope + "placeholders/"):
             feeds = [feeds_lib.make(grad, variable)
                      for grad, variable in pairs]
 
         def apply_fed():
-            op, made = applying.apply_gradients(who, optimizer, [
-                (feed.grad, variable)
-                for feed, (_, variable) in zip(feeds, pairs)], global_step)
-            created.extend(made)
-            return [op]
+            with made_by_apply.record():
+                return [applying.apply_gradients(who, optimizer, [
+                    (feed.grad, variable)
+                    for feed, (_, variable) in zip(feeds, pairs)],
+                                                 global_step)]
 
+        made_by_apply = recorder.Recorder()
         apply = scopes.named_group(scope, "apply", apply_fed)
+        created = made.variables + made_by_apply.variables
         initializer = scopes.named_group(scope, "initializer", lambda: [
             variable.initializer for variable in created])
     graph_keys.remember(graph, scope[:-1], graph_keys.STATE, [

@@ -10,21 +10,34 @@ class Mutex:
         self._handle = tf.raw_ops.MutexV2(
             container="", shared_name=name, name="mutex")
 
-    def run_alone(self, build_op, after):
-        """Runs what `build_op` builds while no other run is inside.
+    def take(self, after):
+        """Waits for the lock, and takes it.
 
         Args:
-          build_op: function of no arguments that builds and returns an op.
           after: list of tensors to have ready before the lock is taken, so that
             it is not held while they are computed.
 
         Returns:
-          An op that ends after that op and gives the lock back.
+          A tensor. What is to run under the lock depends on it.
         """
         with tf.control_dependencies(after):
-            lock = tf.raw_ops.MutexLock(mutex=self._handle, name="lock")
+            return tf.raw_ops.MutexLock(mutex=self._handle, name="lock")
+
+    def run_alone(self, build_op, after):
+        """An op that runs what `build_op` builds while no other run is inside.
+
+        Args:
+          build_op: function of no arguments that builds and returns an op.
+          after: as for `take`.
+        """
+        lock = self.take(after)
         with tf.control_dependencies([lock]):
             op = build_op()
-        # A lock that nothing consumes may be given back while the op runs.
-        with tf.control_dependencies([op]):
-            return tf.raw_ops.ConsumeMutexLock(mutex_lock=lock, name="unlock")
+        return give_back(lock, after=[op])
+
+
+def give_back(lock, after):
+    """An op that gives `lock` back once the list `after` of ops has run."""
+    # A lock that nothing consumes may be given back before that.
+    with tf.control_dependencies(after):
+        return tf.raw_ops.ConsumeMutexLock(mutex_lock=lock, name="unlock")

@@ -4,17 +4,29 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import ancestry
+
+
 @contextlib.contextmanager
-def root_scope():
+def root_scope(in_control_flow=False):
     """Builds as if the caller stood in no scope at all.
 
     Inside, the name scope, `variable_scope`, reuse, partitioner,
     `custom_getter`, device and control dependencies of the caller are out of
     force, so that the same call builds the same graph anywhere.
+
+    Args:
+      in_control_flow: whether to stay inside of the branch or the loop that the
+        caller stands in, and then also under its control dependencies.
     """
-    with tf.control_dependencies(None), tf.device(None), \
-            tf.get_default_graph().colocate_with(None, ignore_existing=True), \
-            tf.name_scope(None), _root_variable_scope():
+    graph = tf.get_default_graph()
+    with contextlib.ExitStack() as stack:
+        if not in_control_flow:
+            stack.enter_context(tf.control_dependencies(None))
+        stack.enter_context(tf.device(None))
+        stack.enter_context(graph.colocate_with(None, ignore_existing=True))
+        stack.enter_context(tf.name_scope(None))
+        stack.enter_context(_root_variable_scope())
         _count_slots()
         yield
 
@@ -42,14 +54,37 @@ def new_box(name):
     Yields:
       The scope, ending in "/".
     """
-    graph = tf.get_default_graph()
-    # TensorFlow does not know the scopes of ops that were imported.
-    taken = {op.name.partition("/")[0] for op in graph.get_operations()}
-    root = graph.unique_name(name)
-    while root in taken:
+    with tf.init_scope():
+        graph = tf.get_default_graph()
+        # TensorFlow does not know the scopes of ops that were imported.
+        taken = {op.name.partition("/")[0] for op in graph.get_operations()}
         root = graph.unique_name(name)
+        while root in taken:
+            root = graph.unique_name(name)
     with tf.name_scope(root + "/") as scope:
         yield scope
+
+
+@contextlib.contextmanager
+def outside_of_control_flow(scope):
+    """Builds in `scope` of the main graph, out of any branch or loop."""
+    with tf.init_scope(), root_scope(), tf.name_scope(scope):
+        yield
+
+
+def in_control_flow(scope):
+    """Whether the caller stands in a branch or a loop. Adds an op to see.
+
+    Args:
+      scope: name scope for that op, ending in "/".
+    """
+    with tf.init_scope():
+        outermost = tf.get_default_graph()
+    if outermost is not tf.get_default_graph():
+        return True
+    # What is built in a branch depends on what decides whether it is run.
+    probe = tf.no_op(name=scope + "where/")
+    return not ancestry.is_always_run(probe)
 
 
 def named_group(scope, op_name, build_ops):
@@ -69,63 +104,3 @@ def _count_slots():
         if name.rpartition("/")[0] in variables:
             with tf.variable_scope(name, auxiliary_name_scope=False):
                 pass
-
-
-@contextlib.contextmanager
-def created_variables(after=()):
-    """Lists the variables made inside, and names them as at the root.
-
-    Optimizers make plain variables (Adam's beta powers) under the name scope
-    they are called in, with initial values made under its control
-    dependencies. Those keep the name that `Optimizer.minimize` gives them, so
-    that checkpoints stay interchangeable, and can be initialised by themselves.
-
-    Yields:
-      A list, filled with each variable as it is made.
-    """
-    created = []
-    graph = tf.get_default_graph()
-    scope = graph.get_name_scope() or ""
-
-    def creator(next_creator, **kwargs):
-        if isinstance(kwargs.get("initial_value"), tf.Tensor):
-            with tf.control_dependencies(None):
-                kwargs["initial_value"] = _copy_unordered(
-                    kwargs["initial_value"], after, {})
-        inner = graph.get_name_scope() or ""
-        if inner.startswith(scope):
-            inner = inner[len(scope):].strip("/")
-        with tf.name_scope(inner + "/" if inner else None):
-            variable = next_creator(**kwargs)
-        created.append(variable)
-        return variable
-
-    with tf.variable_creator_scope(creator):
-        yield created
-
-
-def _copy_unordered(tensor, after, copies):
-    """`tensor` as if it were not ordered after any op: a copy if it is."""
-    return _copy_op(tensor.op, after, copies).outputs[tensor.value_index]
-
-
-def _copy_op(op, after, copies):
-    if op in copies or op.type in ("VariableV2", "VarHandleOp"):
-        return copies.get(op, op)
-    inputs = [_copy_unordered(source, after, copies) for source in op.inputs]
-    # The pivot of a branch says when the branch runs, not only after what.
-    pivots = [_copy_op(control, after, copies) for control in op.control_inputs
-              if control not in after and _is_pivot(control)]
-    if set(pivots) != set(op.control_inputs) or any(
-            copy is not source for copy, source in zip(inputs, op.inputs)):
-        with tf.control_dependencies(pivots):
-            copies[op] = tf.get_default_graph().create_op(
-                op.type, inputs, [output.dtype for output in op.outputs],
-                name=op.name.rpartition("/")[2],
-                attrs={key: value for key, value in op.node_def.attr.items()
-                       if key != "_class"})
-    return copies.setdefault(op, op)
-
-
-def _is_pivot(op):
-    return op.type == "Identity" and op.inputs[0].op.type == "Switch"

@@ -21,6 +21,8 @@ class AccumulationOps:
       initializer: `tf.Operation`. Initialises what the builder added: the
         window and the state of the optimizer. Not to be run after that state
         was restored.
+      step: `tf.Operation`, of an every-k-th optimizer. `accumulate`, and at
+        every k-th run `apply` and `reset` after it; None of a builder.
       average_loss: scalar tensor, the mean loss of the open window, 0 in an
         empty one; None when the builder was given no loss. Fetch it in a run
         of its own, after `accumulate` and before `reset`.
@@ -40,7 +42,7 @@ class AccumulationOps:
     """
 
     def __init__(self, name, graph, accumulate, apply, reset, apply_and_reset,
-                 initializer, average_loss, count, weight, skipped,
+                 initializer, step, average_loss, count, weight, skipped,
                  accumulators, variables, update_ops):
         self.name = name
         self.graph = graph
@@ -49,6 +51,7 @@ class AccumulationOps:
         self.reset = reset
         self.apply_and_reset = apply_and_reset
         self.initializer = initializer
+        self.step = step
         self.average_loss = average_loss
         self.count = count
         self.weight = weight
@@ -76,8 +79,12 @@ def remember(ops, state):
         window scalars and the optimizer's state.
     """
     for role in ("accumulate", "apply", "reset", "apply_and_reset",
-                 "initializer", "average_loss", "count", "weight", "skipped"):
+                 "initializer", "step", "average_loss", "count", "weight",
+                 "skipped"):
         entry = getattr(ops, role)
+        if entry is not None and entry.graph is not ops.graph:
+            # Inside of a branch or a loop; no program can fetch it.
+            entry = None
         graph_keys.remember(
             ops.graph, ops.name, role, [] if entry is None else [entry])
     graph_keys.remember(ops.graph, ops.name, "accumulators", [

@@ -5,6 +5,7 @@ import collections
 import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
+from tf1accum import arguments
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 # Taking from these takes data away from whoever they are for.
@@ -12,7 +13,24 @@ _PIPELINES = ("IteratorGetNext", "QueueDequeueV2", "QueueDequeueManyV2",
               "QueueDequeueUpToV2")
 
 
-def reached_update_ops(who, loss):
+def checked_or_reached(who, update_ops, loss):
+    """The ops to run with each micro-batch.
+
+    Args:
+      who: name of the function that the program called.
+      update_ops: list of what the program wants run, or None for what the
+        forward pass of `loss` reaches.
+      loss: scalar tensor, or None for one that reaches nothing.
+
+    Raises:
+      TypeError, ValueError: one of them cannot be run with each.
+    """
+    if update_ops is None:
+        update_ops = [] if loss is None else _reached(who, loss)
+    return _checked(who, arguments.listed(who, "update_ops", update_ops))
+
+
+def _reached(who, loss):
     """The members of `UPDATE_OPS` that the forward pass of `loss` reaches.
 
     An update op belongs to a loss when it moves a variable that the forward
@@ -21,12 +39,7 @@ def reached_update_ops(who, loss):
     meets weights that this one does not know, or any weights at all and then
     goes on to something else than the update.
 
-    Args:
-      who: name of the function that the program called.
-      loss: scalar tensor.
-
-    Returns:
-      A list of ops, in the collection's order, each once.
+    They come in the collection's order, each once.
     """
     forward = ancestry.ancestors([loss.op])
     weights = {variable.op for variable in tf.trainable_variables()}
@@ -36,17 +49,7 @@ def reached_update_ops(who, loss):
     return [op for op in updates if _belongs(op, forward, weights)]
 
 
-def checked_ops(who, update_ops):
-    """The ops of `update_ops`, each of which the main graph can run.
-
-    Args:
-      who: name of the function that the program called.
-      update_ops: list of ops, tensors, or what `assign` returns.
-
-    Raises:
-      TypeError: for anything else.
-      ValueError: for an op inside a branch or a loop.
-    """
+def _checked(who, update_ops):
     ops = [_op(who, update) for update in update_ops]
     for op in ops:
         if not ancestry.is_always_run(op):

@@ -4,6 +4,7 @@ import tensorflow.compat.v1 as tf
 
 from tf1accum import accumulators
 from tf1accum import gate
+from tf1accum import gradients
 
 
 class Window:
@@ -49,7 +50,20 @@ class Window:
             self._skipped] if accumulator is not None
                 for variable in accumulator.variables]
 
-    def add(self, scale, good):
+    @property
+    def needed(self):
+        """All tensors that a micro-batch is made of."""
+        return self._grads + [
+            value for value in (self._loss, self._settings.weight)
+            if value is not None]
+
+    def finite(self):
+        """Names of those, and a bool tensor of which are finite."""
+        return gradients.finite(
+            list(zip(self._grads, self.model_variables)), self._loss,
+            self._settings.weight)
+
+    def add(self, scale, good=None, after=()):
         """Ops that add one micro-batch.
 
             total += weight * g / unit
@@ -59,43 +73,53 @@ class Window:
             float or a scalar tensor.
           good: scalar bool tensor, whether the micro-batch is to count, or None
             for always.
+          after: list of ops that have to have run before anything is added.
         """
         settings = self._settings
-
-        # A run that fails counts nothing; one that fails before it knows the
-        # loss (its input has ended) adds nothing. To wait for all gradients
-        # before the first is added would hold all of them in memory at once.
-        everything = self._grads + [
-            value for value in (self._loss, settings.weight)
-            if value is not None]
-        first = everything if self._loss is None else [self._loss]
-
-        def add_terms():
-            with tf.control_dependencies(first):
-                ops = [accumulator.add(grad, scale)
-                       for accumulator, grad in zip(
-                           self._accumulators, self._grads)]
-            with tf.control_dependencies(everything):
-                if self._loss_total is not None:
-                    ops.append(self._loss_total.add(
-                        tf.reshape(self._loss, []), settings.loss_scale))
-                if self._weight is not None:
-                    ops.append(self._weight.add(settings.weight))
-            return ops
-
-        with tf.control_dependencies(everything):
-            ops = [self._count.add(1 if good is None else good)]
-            if self._skipped is not None:
-                ops.append(self._skipped.add(tf.logical_not(good)))
+        # What is added is made ready outside of the gate and of what it waits
+        # for, so that the op that adds depends on them itself: TensorFlow
+        # leaves that to an input that is made inside, and its optimizers may
+        # take such an input away.
+        terms = [(accumulator, accumulator.ready(grad, scale))
+                 for accumulator, grad in zip(self._accumulators, self._grads)]
+        scalars = []
+        if self._loss_total is not None:
+            scalars.append((self._loss_total, self._loss_total.ready(
+                tf.reshape(self._loss, []), settings.loss_scale)))
+        if self._weight is not None:
+            scalars.append(
+                (self._weight, self._weight.ready(settings.weight)))
+        counts = [(self._count, self._count.ready(
+            tf.constant(1) if good is None else good))]
+        if self._skipped is not None:
+            counts.append((self._skipped, self._skipped.ready(
+                tf.logical_not(good))))
         # What weighs nothing is left out: 0 * NaN is NaN.
         included = [] if good is None else [good]
         if settings.weight is not None:
             included.append(tf.not_equal(
                 tf.cast(settings.weight, tf.float64), 0.))
-        if not included:
-            return ops + add_terms()
-        return ops + [gate.run_if(tf.reduce_all(included),
-                                  lambda _: tf.group(*add_terms()))]
+        include = tf.reduce_all(included) if included else None
+
+        # A run that fails counts nothing; one that fails before it knows the
+        # loss (its input has ended) adds nothing. To wait for all gradients
+        # before the first is added would hold all of them in memory at once.
+        first = self.needed if self._loss is None else [self._loss]
+
+        def add_terms():
+            with tf.control_dependencies(first):
+                ops = [accumulator.add(term) for accumulator, term in terms]
+            with tf.control_dependencies(self.needed):
+                return ops + [
+                    accumulator.add(term) for accumulator, term in scalars]
+
+        with tf.control_dependencies(after):
+            with tf.control_dependencies(self.needed):
+                ops = [accumulator.add(term) for accumulator, term in counts]
+            if include is None:
+                return ops + add_terms()
+            return ops + [gate.run_if(
+                include, lambda _: tf.group(*add_terms()))]
 
     def reset(self):
         """Ops that empty the window."""
@@ -105,6 +129,12 @@ class Window:
     def holds_something(self):
         """Whether there is anything to apply, a scalar bool tensor."""
         return tf.not_equal(self._read_weight(), 0., name="holds_something")
+
+    def is_full(self):
+        """Whether it holds k micro-batches, a scalar bool tensor."""
+        return tf.greater_equal(
+            self._count.read(), tf.cast(self._settings.k, tf.int64),
+            name="is_full")
 
     def read_count(self):
         """The count, read where it is called."""

@@ -1,21 +1,25 @@
 """One window, wired: accumulate, apply and reset in the order that is right."""
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 
 from tf1accum import accumulators
 from tf1accum import applying
-from tf1accum import arguments
 from tf1accum import gate
 from tf1accum import gradients
+from tf1accum import mutex
+from tf1accum import recorder
 from tf1accum import scopes
 from tf1accum import train_ops
 from tf1accum.window import Window
 
 _OP_NAMES = ("accumulate", "apply", "reset", "apply_and_reset", "initializer",
-             "mean", "transform", "after_apply", "read")
+             "step", "mean", "transform", "after_apply", "read")
 
 
-def build_window(who, compute, optimizer, loss, update_ops, settings):
+def build_window(who, compute, optimizer, loss, update_ops, settings,
+                 every_k=False):
     """Builds an `AccumulationOps`; every argument has been checked.
 
     Args:
@@ -26,115 +30,128 @@ def build_window(who, compute, optimizer, loss, update_ops, settings):
       loss: scalar tensor to average, or None.
       update_ops: list of ops.
       settings: `arguments.Settings`.
+      every_k: whether to build `step`, the op that applies at every k-th run.
+        It may be in a branch or a loop: what runs with the gradients is built
+        there, and everything else outside.
     """
-    graph = tf.get_default_graph()
-    with scopes.root_scope(), scopes.new_box(settings.name) as scope:
-        for op_name in _OP_NAMES:
-            # A model's variable of that name gives way, not the op.
-            graph.unique_name(op_name)
-        with scopes.created_variables() as state:
-            grads_and_vars, scale = compute(settings.scale)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tf.name_scope(None))
+        scope = stack.enter_context(scopes.new_box(settings.name))
+        in_control_flow = every_k and scopes.in_control_flow(scope)
+        stack.enter_context(scopes.root_scope(in_control_flow))
+        stack.enter_context(tf.name_scope(scope))
+        _reserve_op_names()
+        made = recorder.Recorder()
+        with made.record(), tf.name_scope("scale"):
+            scale = settings.scale
+        with made.record():
+            grads_and_vars, scale = compute(scale)
         grads_and_vars = gradients.drop_none(who, grads_and_vars)
-        window = Window(grads_and_vars, loss, settings)
-        accumulate = scopes.named_group(
-            scope, "accumulate", lambda: update_ops + _build_accumulate(
-                scope, window, grads_and_vars, scale, loss, settings))
-        apply, made_by_apply, models_own = _build_apply(
-            who, scope, window, optimizer, settings)
-        created = state + made_by_apply + models_own
-        reset = scopes.named_group(scope, "reset", window.reset)
-        # Grouped side by side, reset would overtake apply.
-        with tf.control_dependencies([apply]):
-            apply_and_reset = scopes.named_group(
-                scope, "apply_and_reset", window.reset)
-        initializer = scopes.named_group(scope, "initializer", lambda: [
-            variable.initializer for variable in window.variables + created])
-        with tf.name_scope(scope + "read/"):
+        with _outside(in_control_flow, scope):
+            if in_control_flow:
+                _reserve_op_names()
+            window = Window(grads_and_vars, loss, settings)
+        application = applying.Application(who, window, optimizer, settings)
+        accumulate, step = _build_accumulate_and_step(
+            scope, window, application, scale, update_ops, settings,
+            every_k, in_control_flow)
+        with _outside(in_control_flow, scope):
+            apply = scopes.named_group(scope, "apply", lambda: [
+                application.build(scope, window.holds_something())])
+            reset = scopes.named_group(scope, "reset", window.reset)
+            # Grouped side by side, reset would overtake apply.
+            with tf.control_dependencies([apply]):
+                apply_and_reset = scopes.named_group(
+                    scope, "apply_and_reset", window.reset)
+            created = made.variables + application.made
+            initializer = scopes.named_group(scope, "initializer", lambda: [
+                variable.initializer
+                for variable in window.variables + created])
             ops = train_ops.AccumulationOps(
-                name=scope[:-1], graph=graph, accumulate=accumulate,
+                name=scope[:-1], graph=tf.get_default_graph(),
+                accumulate=None if in_control_flow else accumulate,
                 apply=apply, reset=reset, apply_and_reset=apply_and_reset,
-                initializer=initializer,
-                average_loss=_named("average_loss", window.read_average_loss()),
-                count=_named("count", window.read_count()),
-                weight=_named("weight", window.read_weight()),
-                skipped=_named("skipped", window.read_skipped()),
-                accumulators=[
-                    _named(variable.op.name, read) for variable, read in zip(
-                        window.model_variables, window.read_accumulators())],
-                variables=window.model_variables, update_ops=update_ops)
-    train_ops.remember(ops, window.variables + applying.state(
-        optimizer, created, models_own + ops.variables))
+                initializer=initializer, step=step,
+                variables=window.model_variables, update_ops=update_ops,
+                **_read_all(scope, window))
+            train_ops.remember(ops, window.variables + applying.state(
+                optimizer, created,
+                application.made_for_model + ops.variables))
     return ops
 
 
-def _build_accumulate(scope, window, grads_and_vars, scale, loss, settings):
+def _outside(in_control_flow, scope):
+    if not in_control_flow:
+        return contextlib.ExitStack()
+    return scopes.outside_of_control_flow(scope)
+
+
+def _reserve_op_names():
+    # A model's variable of that name gives way, not the op.
+    for op_name in _OP_NAMES:
+        tf.get_default_graph().unique_name(op_name)
+
+
+def _build_accumulate_and_step(scope, window, application, scale, update_ops,
+                               settings, every_k, in_control_flow):
+    """The op that adds a micro-batch, and the one that then applies at k."""
+    if not every_k:
+        return scopes.named_group(
+            scope, "accumulate", lambda: update_ops + _build_terms(
+                scope, window, scale, settings)), None
+    with _outside(in_control_flow, scope):
+        lock = mutex.Mutex(scope + "mutex")
+    with tf.name_scope(scope + "accumulate/"):
+        # From the first term to the reset, one run at a time: a term that is
+        # added while another run applies would be lost in its reset.
+        held = lock.take(after=window.needed)
+        added = tf.group(*_build_terms(
+            scope, window, scale, settings, after=[held]))
+    accumulate = scopes.named_group(
+        scope, "accumulate", lambda: update_ops + [
+            mutex.give_back(held, after=[added])])
+
+    def close_window():
+        with tf.control_dependencies([added]):
+            full = window.is_full()
+            applied = application.build(scope + "step/", tf.logical_and(
+                full, window.holds_something()))
+        with tf.control_dependencies([applied]):
+            closed = gate.run_if(full, lambda _: tf.group(*window.reset()))
+        return update_ops + [mutex.give_back(held, after=[closed])]
+
+    return accumulate, scopes.named_group(scope, "step", close_window)
+
+
+def _build_terms(scope, window, scale, settings, after=()):
     """Ops that add one micro-batch, if it is one to add."""
     if settings.nonfinite == "propagate":
-        return window.add(scale, good=None)
-    names, flags = gradients.finite(grads_and_vars, loss, settings.weight)
+        return window.add(scale, after=after)
+    names, flags = window.finite()
     good = tf.reduce_all(flags)
     if settings.nonfinite == "skip":
-        return window.add(scale, good)
+        return window.add(scale, good, after)
     check = tf.raw_ops.Assert(
         condition=good, summarize=len(names), data=[
             "tf1accum: the micro-batch was not added to the window {}, since "
             "these are not all finite:".format(scope[:-1]),
             tf.boolean_mask(tf.constant(names), tf.logical_not(flags))])
-    with tf.control_dependencies([check]):
-        return window.add(scale, good=None)
+    return window.add(scale, after=[check] + list(after))
 
 
-def _build_apply(who, scope, window, optimizer, settings):
-    """The op that hands what the window holds to the optimizer, if anything.
+def _read_all(scope, window):
+    """What a program may look at, each under a name of its own."""
 
-    Returns:
-      The op, and two lists of variables: those of the optimizer and of the
-      transform, and those of `after_apply`, which are the model's.
-    """
-    state, models_own = [], []
+    def named(name, value):
+        return None if value is None else accumulators.map_values(
+            lambda tensor: tf.identity(tensor, name=name), value)
 
-    def run_once_a_window(live):
-        with tf.name_scope(scope + "mean/"):
-            grads_and_vars = window.read_reduced()
-        if settings.transform is not None:
-            with tf.name_scope(scope + "transform/"), \
-                    scopes.created_variables([live]) as made:
-                grads_and_vars = _transformed(who, settings, grads_and_vars)
-            state.extend(made)
-        op, made = applying.apply_gradients(
-            who, optimizer, grads_and_vars, settings.global_step, [live])
-        state.extend(made)
-        if settings.after_apply is not None:
-            with tf.control_dependencies([op]), \
-                    tf.name_scope(scope + "after_apply/"), \
-                    scopes.created_variables([live]) as made:
-                op = tf.group(settings.after_apply())
-            models_own.extend(made)
-        return op
-
-    # The optimizer lists its own op as a train op, and that one is dead in the
-    # runs where the gate is shut: it cannot be fetched.
-    train_ops_before = tf.get_collection(tf.GraphKeys.TRAIN_OP)
-    op = scopes.named_group(scope, "apply", lambda: [gate.run_if(
-        window.holds_something(), run_once_a_window)])
-    if tf.get_collection(tf.GraphKeys.TRAIN_OP) != train_ops_before:
-        tf.get_collection_ref(tf.GraphKeys.TRAIN_OP)[:] = train_ops_before
-    return op, state, models_own
-
-
-def _transformed(who, settings, grads_and_vars):
-    returned = list(settings.transform(grads_and_vars) or [])
-    arguments.check_pairs("{}: what transform returned".format(who), returned)
-    variables = {variable.op for _, variable in grads_and_vars}
-    for grad, variable in returned:
-        if grad is None or variable.op not in variables:
-            raise ValueError(
-                "{}: transform must return pairs of a gradient and a variable "
-                "of the window; got {} for {}.".format(
-                    who, grad, variable.name))
-    return returned
-
-
-def _named(name, value):
-    return None if value is None else accumulators.map_values(
-        lambda tensor: tf.identity(tensor, name=name), value)
+    with tf.name_scope(scope + "read/"):
+        return dict(
+            average_loss=named("average_loss", window.read_average_loss()),
+            count=named("count", window.read_count()),
+            weight=named("weight", window.read_weight()),
+            skipped=named("skipped", window.read_skipped()),
+            accumulators=[
+                named(variable.op.name, read) for variable, read in zip(
+                    window.model_variables, window.read_accumulators())])
