@@ -51,8 +51,8 @@ def test_between_applies_no_variable_outside_of_the_window_moves(
                 before, models.outside_values(session, ops))
 
 
-@pytest.mark.parametrize("op", ["apply", "apply_and_reset"])
-@pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
+@pytest.mark.parametrize("optimizer, op", [("adam", "apply_and_reset")] + [
+    (optimizer, "apply") for optimizer in sorted(models.OPTIMIZERS)])
 def test_apply_with_nothing_accumulated_moves_nothing(
         behaviour, model, optimizer, op):
     step = tf.train.get_or_create_global_step()
@@ -180,7 +180,7 @@ def test_update_sees_the_global_step_before_it_moves(behaviour, model):
     ops = build(model, tf.train.GradientDescentOptimizer(rate),
                 global_step=step)
     with tf.Session() as session:
-        for _ in range(100):
+        for _ in range(50):
             session.run(tf.global_variables_initializer())
             batches = model.batches(3)
             accumulate(session, ops, model, batches)

@@ -477,3 +477,73 @@ def test_wrong_arguments_are_refused_before_any_op_is_added(model):
             lambda: make().apply_gradients(None))
     refuses(ValueError, "at least one variable must have a gradient",
             lambda: make().apply_gradients([(None, model.w)]))
+
+
+def test_a_flush_from_another_thread_loses_no_gradient(behaviour):
+    v = tf.get_variable("v", [50], initializer=tf.zeros_initializer(),
+                        use_resource=True)
+    opt = make(tf.train.GradientDescentOptimizer(1.), k=7, reduction="sum")
+    train_op = opt.apply_gradients([(tf.ones([50]), v)])
+    with models.session() as session:
+        def run():
+            for _ in range(300):
+                session.run(train_op)
+
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            session.run(opt.flush)
+        for thread in threads:
+            thread.join()
+        session.run(opt.flush)
+        np.testing.assert_array_equal(session.run(v), np.full(50, -600.))
+
+
+def test_update_ops_run_with_a_train_op_in_a_branch(behaviour):
+    v = tf.get_variable("v", initializer=0., use_resource=True)
+    moving = tf.get_variable("moving", initializer=0., trainable=False,
+                             use_resource=True)
+    x = tf.placeholder(tf.float32, [None])
+    mean = tf.reduce_mean(x)
+    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, moving.assign_add(mean).op)
+    opt = make(tf.train.GradientDescentOptimizer(1.), k=2)
+    grads = opt.compute_gradients(v * mean, [v])
+    train_op = tf.cond(tf.placeholder_with_default(True, []),
+                       lambda: tf.group(opt.apply_gradients(grads)), tf.no_op)
+    with models.session() as session:
+        for _ in range(2):
+            session.run(train_op, {x: [1., 3.]})
+        assert session.run([v, moving]) == [-2., 4.]
+
+
+def test_what_towers_computed_goes_with_their_mean(behaviour):
+    """Row B14: the update ops of each; no loss, of which there are several."""
+    v = tf.get_variable("v", initializer=0.)
+    x = tf.placeholder(tf.float32, [])
+    moving, towers = [], []
+    opt = make(tf.train.GradientDescentOptimizer(1.), k=2)
+    for i in range(2):
+        value = x * (i + 1.)
+        moving.append(tf.get_variable("moving%d" % i, initializer=0.,
+                                      trainable=False))
+        tf.add_to_collection(
+            tf.GraphKeys.UPDATE_OPS, moving[i].assign_add(value))
+        towers.append(opt.compute_gradients(v * value, [v]))
+    train_op = opt.apply_gradients(tf1accum.average_tower_gradients(towers))
+    assert opt.ops.average_loss is None
+    with models.session() as session:
+        for _ in range(2):
+            session.run(train_op, {x: 1.})
+        assert session.run([v] + moving) == [-1.5, 2., 4.]
+
+
+def test_a_loss_of_another_graph_is_forgotten():
+    opt = make(k=2)
+    with tf.Graph().as_default():
+        other = models.Regression()
+        opt.compute_gradients(other.loss, other.variables)
+    v = tf.get_variable("v", initializer=1.)
+    train_op = opt.apply_gradients([(tf.gradients(v * v, v)[0], v)])
+    assert opt.ops.average_loss is None
+    assert isinstance(train_op, tf.Operation)

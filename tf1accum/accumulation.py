@@ -94,7 +94,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     return wiring.build_window(
         who, lambda scale: gradients.compute(
             optimizer, loss, variables, scale), optimizer, loss,
-        update_ops_lib.checked_or_reached(who, update_ops, loss), settings)
+        update_ops_lib.checked_or_reached(who, update_ops, [loss]), settings)
 
 
 def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
@@ -162,4 +162,5 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
                 who, "the gradient of " + variable.name, grad.op)
     return wiring.build_window(
         who, lambda scale: (grads_and_vars, scale), optimizer, loss,
-        update_ops_lib.checked_or_reached(who, update_ops, loss), settings)
+        update_ops_lib.checked_or_reached(
+            who, update_ops, [] if loss is None else [loss]), settings)

@@ -30,7 +30,10 @@ def is_always_run(op):
     back from `op` has to leave (by a Merge, an Exit) as many such contexts as
     it enters (by a Switch, an Enter).
     """
-    if op.graph is not tf.get_default_graph():
+    with tf.init_scope():
+        outermost = tf.get_default_graph()
+    # What a function's graph depends on outside of it runs with its call.
+    if op.graph not in (tf.get_default_graph(), outermost):
         return False
     seen, queue = {(op, 0)}, collections.deque([(op, 0)])
     while queue:

@@ -136,8 +136,8 @@ def _check_ops(who, ops):
             "{}: ops must be those of a builder; got {!r}, whose train op "
             "counts and applies itself: with the hook, each micro-batch would "
             "be added twice. Run the train op without the hook; "
-            "tf.train.FinalOpsHook(optimizer.flush) flushes at the end.".format(
-                who, ops))
+            "tf.train.FinalOpsHook(optimizer.flush), in chief_only_hooks, "
+            "flushes at the end.".format(who, ops))
 
 
 def _check_k(who, k, ops):

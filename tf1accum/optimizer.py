@@ -24,7 +24,13 @@ class AccumulatingOptimizer(tf.train.Optimizer):
     side by side.
 
     The one thing to know: the global step counts applies. What is given in
-    steps (learning-rate schedules, `max_steps`, hooks) counts windows.
+    steps (learning-rate schedules, `max_steps`, hooks) counts windows. And
+    `ops.average_loss` is that of the open window: 0 after the k-th run.
+
+    A wrapper that does something of its own with each step, such as one that
+    keeps moving averages or scales the loss, goes inside: outside, it does so
+    in each run, and the loss that is averaged is the scaled one. Where an apply
+    failed, `flush` or `reset` closes the window, which is full by then.
 
     It can stand in a `tf.cond` branch or a `tf.while_loop` body, as wrappers
     that skip steps and training loops in the graph do.
@@ -64,7 +70,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         self._settings = arguments.Settings(
             k, None, reduction, weight, transform, after_apply, nonfinite,
             sparse, accumulator_dtype, collections, name)
-        self._loss = None
+        self._losses = []
         self._ops = None
 
     @property
@@ -110,11 +116,12 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         return self._build(
             lambda scale: gradients.compute(
                 self._optimizer, loss, variables, scale),
-            loss, global_step, name)
+            [loss], global_step, name)
 
     def compute_gradients(self, loss, *args, **kwargs):
         """As that of the wrapped optimizer."""
-        self._loss = loss
+        if isinstance(loss, tf.Tensor):
+            self._losses.append(loss)
         return self._optimizer.compute_gradients(loss, *args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -124,12 +131,14 @@ class AccumulatingOptimizer(tf.train.Optimizer):
             self._who, "grads_and_vars", grads_and_vars)
         arguments.check_pairs(self._who, grads_and_vars)
         gradients.check_some(self._who, grads_and_vars)
-        # A wrapper may call this one from within a branch, with gradients of
-        # another loss than it computed, or of none.
-        loss = self._loss if isinstance(self._loss, tf.Tensor) else None
-        if loss is not None:
+        # Those that compute_gradients was called for since, in this graph.
+        losses, self._losses = self._losses, []
+        graphs = [tf.get_default_graph()] + [
+            variable.graph for _, variable in grads_and_vars]
+        losses = [loss for loss in losses if loss.graph in graphs]
+        for loss in losses:
             arguments.check_loss(self._who, loss)
-        return self._build(lambda scale: (grads_and_vars, scale), loss,
+        return self._build(lambda scale: (grads_and_vars, scale), losses,
                            global_step, name)
 
     def get_slot(self, var, name):
@@ -144,14 +153,17 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         """As those of the wrapped optimizer."""
         return self._optimizer.variables()
 
-    def _build(self, compute, loss, global_step, name):
+    def _build(self, compute, losses, global_step, name):
         settings = self._settings._replace(
             global_step=global_step, name=name or self._settings.name)
         arguments.check_settings(self._who, settings)
         update_ops = update_ops_lib.checked_or_reached(
-            self._who, self._update_ops, loss)
+            self._who, self._update_ops, losses)
+        # Of several losses (of towers), it is not known how they belong
+        # together.
         self._ops = wiring.build_window(
-            self._who, compute, self._optimizer, loss, update_ops, settings,
+            self._who, compute, self._optimizer,
+            losses[0] if len(losses) == 1 else None, update_ops, settings,
             every_k=True)
         if self._ops.step.graph is self._ops.graph:
             tf.add_to_collection(tf.GraphKeys.TRAIN_OP, self._ops.step)

@@ -99,10 +99,10 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
                          sparse="dense")
         self._who = who
 
-    def _build(self, compute, loss, global_step, name):
+    def _build(self, compute, losses, global_step, name):
         arguments.check_settings(self._who, self._settings._replace(
             global_step=global_step, name=name or self._settings.name))
-        step = super()._build(compute, loss, None, name)
+        step = super()._build(compute, losses, None, name)
         ops, scope = self._ops, self._ops.name + "/"
         in_control_flow = ops.accumulate is None
         # What is built there is under the caller's dependencies anyway.
@@ -308,4 +308,4 @@ def _asked_for(who, scope):
     """
     with tf.name_scope(scope):
         probe = tf.no_op(name="asked_for")
-    return update_ops.checked_or_reached(who, probe.control_inputs, None)
+    return update_ops.checked_or_reached(who, probe.control_inputs, [])

@@ -83,7 +83,8 @@ def in_control_flow(scope):
     if outermost is not tf.get_default_graph():
         return True
     # What is built in a branch depends on what decides whether it is run.
-    probe = tf.no_op(name=scope + "where/")
+    with tf.device(None):
+        probe = tf.no_op(name=scope + "where/")
     return not ancestry.is_always_run(probe)
 
 

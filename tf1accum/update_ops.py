@@ -13,20 +13,21 @@ _PIPELINES = ("IteratorGetNext", "QueueDequeueV2", "QueueDequeueManyV2",
               "QueueDequeueUpToV2")
 
 
-def checked_or_reached(who, update_ops, loss):
+def checked_or_reached(who, update_ops, losses):
     """The ops to run with each micro-batch.
 
     Args:
       who: name of the function that the program called.
       update_ops: list of what the program wants run, or None for what the
-        forward pass of `loss` reaches.
-      loss: scalar tensor, or None for one that reaches nothing.
+        forward passes of `losses` reach.
+      losses: list of scalar tensors.
 
     Raises:
       TypeError, ValueError: one of them cannot be run with each.
     """
     if update_ops is None:
-        update_ops = [] if loss is None else _reached(who, loss)
+        update_ops = collections.OrderedDict.fromkeys(
+            op for loss in losses for op in _reached(who, loss))
     return _checked(who, arguments.listed(who, "update_ops", update_ops))
 
 

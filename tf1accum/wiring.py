@@ -52,17 +52,15 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
                 _reserve_op_names()
             window = Window(grads_and_vars, loss, settings)
         application = applying.Application(who, window, optimizer, settings)
+        lock = None
+        if every_k:
+            with _outside(in_control_flow, scope):
+                lock = mutex.Mutex(scope + "mutex")
         accumulate, step = _build_accumulate_and_step(
-            scope, window, application, scale, update_ops, settings,
-            every_k, in_control_flow)
+            scope, window, application, scale, update_ops, settings, lock)
         with _outside(in_control_flow, scope):
-            apply = scopes.named_group(scope, "apply", lambda: [
-                application.build(scope, window.holds_something())])
-            reset = scopes.named_group(scope, "reset", window.reset)
-            # Grouped side by side, reset would overtake apply.
-            with tf.control_dependencies([apply]):
-                apply_and_reset = scopes.named_group(
-                    scope, "apply_and_reset", window.reset)
+            apply, apply_and_reset, reset = _build_apply_and_reset(
+                scope, window, application, lock)
             created = made.variables + application.made
             initializer = scopes.named_group(scope, "initializer", lambda: [
                 variable.initializer
@@ -93,14 +91,12 @@ def _reserve_op_names():
 
 
 def _build_accumulate_and_step(scope, window, application, scale, update_ops,
-                               settings, every_k, in_control_flow):
+                               settings, lock):
     """The op that adds a micro-batch, and the one that then applies at k."""
-    if not every_k:
+    if lock is None:
         return scopes.named_group(
             scope, "accumulate", lambda: update_ops + _build_terms(
                 scope, window, scale, settings)), None
-    with _outside(in_control_flow, scope):
-        lock = mutex.Mutex(scope + "mutex")
     with tf.name_scope(scope + "accumulate/"):
         # From the first term to the reset, one run at a time: a term that is
         # added while another run applies would be lost in its reset.
@@ -121,6 +117,35 @@ def _build_accumulate_and_step(scope, window, application, scale, update_ops,
         return update_ops + [mutex.give_back(held, after=[closed])]
 
     return accumulate, scopes.named_group(scope, "step", close_window)
+
+
+def _build_apply_and_reset(scope, window, application, lock):
+    """The ops that apply, apply and then reset, and reset."""
+    with tf.name_scope(scope + "apply/"):
+        # Where there is a lock, it is held from the first read to the last
+        # write, as by the op that applies at every k-th run.
+        held = [] if lock is None else [lock.take(after=[])]
+        with tf.control_dependencies(held):
+            applied = application.build(scope, window.holds_something())
+
+    def reset_after(ops):
+        with tf.control_dependencies(ops):
+            return window.reset()
+
+    def let_go(build_ops, held):
+        return lambda: [mutex.give_back(held[0], build_ops())] if held else (
+            build_ops())
+
+    # Grouped side by side, reset would overtake apply.
+    apply = scopes.named_group(
+        scope, "apply", let_go(lambda: [applied], held))
+    apply_and_reset = scopes.named_group(
+        scope, "apply_and_reset", let_go(lambda: reset_after([applied]), held))
+    with tf.name_scope(scope + "reset/"):
+        held = [] if lock is None else [lock.take(after=[])]
+    reset = scopes.named_group(
+        scope, "reset", let_go(lambda: reset_after(held), held))
+    return apply, apply_and_reset, reset
 
 
 def _build_terms(scope, window, scale, settings, after=()):
