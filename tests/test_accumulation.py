@@ -89,7 +89,11 @@ def test_after_k_micro_batches_the_accumulators_hold_the_mean_gradient(
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_apply_uses_the_mean_of_what_was_really_accumulated(
         behaviour, model, size):
-    """Rows B6 and B8: a short window is not divided by k."""
+    """Rows B6, B8, A15 and A16.
+
+    A short window is not divided by k, and does not wait for more; a long one
+    counts exactly, and drops nothing.
+    """
     ops = build(model, k=3)
     batches = model.batches(size)
     with models.session() as session:

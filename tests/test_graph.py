@@ -27,6 +27,7 @@ def test_everything_added_is_in_one_box_or_is_the_optimizers(
 
 
 def test_the_names_are_those_of_the_table(use_resource):
+    """Row D9: those of the model's variables, whatever is built before."""
     model = models.Regression(use_resource=use_resource)
     ops = build(model)
     graph = tf.get_default_graph()

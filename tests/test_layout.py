@@ -90,6 +90,7 @@ def test_imports_go_one_way():
 
 
 def test_only_the_public_api_of_tensorflow_is_used():
+    """Row D18: nor what newer TensorFlow refuses for resource variables."""
     for module in ALLOWED:
         for name in imports(module)[1]:
             assert not name.startswith("tensorflow.python"), (module, name)

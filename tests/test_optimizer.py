@@ -23,7 +23,11 @@ def model(use_resource):
 @pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
 def test_k_runs_equal_one_step_and_in_between_nothing_moves(
         behaviour, use_resource, optimizer):
-    """Rows A3, C7 and C8: beta powers count applies, and slots keep still."""
+    """Rows A3, A6, A7, C7 and C8.
+
+    Nothing of the apply runs before the k-th, beta powers count applies; and
+    reference variables do under either kind of control flow.
+    """
     windows = models.Regression("windows", use_resource)
     wholes = models.Regression("wholes", use_resource)
     step = models.OPTIMIZERS[optimizer]().minimize(

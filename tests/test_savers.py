@@ -62,7 +62,7 @@ def odd_model(use_resource=True):
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_the_keys_are_exactly_the_models(
         behaviour, use_resource, optimizer, tmp_path):
-    """Rows D1, D3, D4, D6 and D8."""
+    """Rows D1, D2, D3, D4, D6 and D8."""
     model, step, names = odd_model(use_resource)
     ops = build(model, OPTIMIZERS[optimizer](), global_step=step)
     path = str(tmp_path / "model")

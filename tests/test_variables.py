@@ -239,3 +239,88 @@ def test_half_precision_lookups_of_one_row_add_up_in_float32(sparse):
         table, tf.zeros([8192], tf.int32)), tf.float32)) / 1024.
     ops = tf1accum.build(loss, [table], sgd(1.), k=1, sparse=sparse)
     np.testing.assert_array_equal(train(ops, 1)[0][:, 0], [-8., 0.])
+
+
+def test_branches_of_which_one_looks_up_and_one_does_not(behaviour):
+    """Row E4: the gradient of a cond is one kind, whatever the branches are."""
+    table = tf.get_variable("table", [3, 2], initializer=tf.ones_initializer(),
+                            use_resource=True)
+    looks_up = tf.placeholder(tf.bool, [])
+    loss = tf.cond(looks_up, lambda: tf.reduce_sum(tf.gather(table, [1, 1])),
+                   lambda: tf.reduce_sum(table * table))
+    ops = tf1accum.build(loss, [table], sgd(0.5), k=2)
+    with models.session() as session:
+        for fed in (True, False):
+            session.run(ops.accumulate, {looks_up: fed})
+        session.run(ops.apply)
+        # Half of 2 in the middle, and half of 2 everywhere.
+        np.testing.assert_array_equal(
+            session.run(table), [[.5, .5], [0., 0.], [.5, .5]])
+
+
+def ops_that_run_with(op):
+    seen, stack = set(), [op]
+    while stack:
+        op = stack.pop()
+        if op not in seen:
+            seen.add(op)
+            stack += [t.op for t in op.inputs] + list(op.control_inputs)
+    return seen
+
+
+def test_a_micro_batch_keeps_one_buffer_and_makes_no_zeros():
+    """Row F9."""
+    v = tf.get_variable("v", [2000])
+    ops = tf1accum.build(tf.reduce_sum(v * v), [v], sgd(), k=2)
+    assert [a.op.name for a in tf.global_variables()] == [
+        "v", "accumulation/count", "accumulation/average_loss",
+        "accumulation/v"]
+    added = [op for op in ops_that_run_with(ops.accumulate)
+             if op.name.startswith("accumulation/accumulate")]
+    assert not [op.name for op in added if op.type in (
+        "Fill", "ZerosLike", "ReadVariableOp")]
+
+
+def test_with_a_k_of_one_a_gradient_is_added_and_nothing_else():
+    """Row F10: no scale, and no pass but the one that adds."""
+    model = models.Regression()
+    grads = tf.gradients(model.loss, model.variables)
+    tf1accum.build_from_gradients(
+        list(zip(grads, model.variables)), sgd(), k=1, loss=model.loss)
+    for grad in grads:
+        assert {op.type for op in grad.consumers()} == {"AssignAddVariableOp"}
+
+
+def test_variables_are_told_apart_by_identity(behaviour):
+    """Row D19: where `==` compares values, and variables have no hash."""
+    variables = [tf.get_variable("v%d" % i, initializer=1.)
+                 for i in range(3)]
+    ops = tf1accum.build(
+        variables[0] + 2. * variables[1] + 3. * variables[2], variables,
+        tf.train.AdamOptimizer(), k=1, transform=lambda pairs: pairs[::-1])
+    assert [v is w for v, w in zip(ops.variables, variables)] == 3 * [True]
+    assert len(tf1accum.model_variables()) == 3
+
+
+def test_accumulators_may_be_elsewhere_than_their_variables():
+    """Row D22: on the host, where the accelerator has no room for them."""
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.device("/cpu:0"):
+        v = tf.get_variable("v", initializer=[1., 2.])
+        table = tf.get_variable("table", [3, 1],
+                                initializer=tf.ones_initializer())
+    ops = tf1accum.build(
+        tf.reduce_sum(v * v) + tf.reduce_sum(tf.gather(table, [2])),
+        [v, table], sgd(0.5), k=2, accumulator_device="/cpu:1")
+    assert {a.op.name: a.device for a in tf.global_variables()
+            if a.op.name.startswith(("accumulation/v", "accumulation/t"))} == {
+                "accumulation/" + name: "/device:CPU:1" for name in (
+                    "v", "table/values", "table/indices", "table/used")}
+    with tf.Session(config=config) as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(2):
+            session.run(ops.accumulate)
+        session.run(ops.apply_and_reset)
+        got = session.run([v, table])
+    np.testing.assert_array_equal(got[0], [0., 0.])
+    np.testing.assert_array_equal(got[1][:, 0], [1., 1., 0.5])

@@ -11,7 +11,8 @@ from tf1accum import wiring
 def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
           update_ops=None, reduction="mean", weight=None, transform=None,
           after_apply=None, nonfinite="propagate", sparse="rows",
-          accumulator_dtype=None, collections=None, name="accumulation"):
+          accumulator_dtype=None, accumulator_device=None, collections=None,
+          name="accumulation"):
     """Builds the ops of a window for `loss`: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
@@ -60,6 +61,8 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         them up in a table of the variable's shape.
       accumulator_dtype: float type to add up in, or None for the variable's
         own, float32 where that is a half-precision one.
+      accumulator_device: device for the accumulators, such as "/cpu:0" where an
+        accelerator has no room for them, or None for that of their variables.
       collections: list of the graph collections that list the toolkit's own
         variables, or None for `[tf.GraphKeys.GLOBAL_VARIABLES]`.
       name: scope of all that is added, made unique by TensorFlow.
@@ -86,7 +89,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         who, optimizer, ("compute_gradients", "apply_gradients"))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
-        sparse, accumulator_dtype, collections, name)
+        sparse, accumulator_dtype, accumulator_device, collections, name)
     arguments.check_settings(who, settings)
     if weight is not None:
         arguments.check_always_run(who, "weight", weight.op)
@@ -101,8 +104,8 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
                          global_step=None, update_ops=None, reduction="mean",
                          weight=None, transform=None, after_apply=None,
                          nonfinite="propagate", sparse="rows",
-                         accumulator_dtype=None, collections=None,
-                         name="accumulation"):
+                         accumulator_dtype=None, accumulator_device=None,
+                         collections=None, name="accumulation"):
     """Builds the ops of a window for ready gradients: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
@@ -130,6 +133,7 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
       nonfinite: as for `build`.
       sparse: as for `build`.
       accumulator_dtype: as for `build`.
+      accumulator_device: as for `build`.
       collections: as for `build`.
       name: as for `build`.
 
@@ -151,7 +155,7 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     arguments.check_optimizer(who, optimizer, ("apply_gradients",))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
-        sparse, accumulator_dtype, collections, name)
+        sparse, accumulator_dtype, accumulator_device, collections, name)
     arguments.check_settings(who, settings)
     if weight is not None:
         arguments.check_always_run(who, "weight", weight.op)

@@ -17,22 +17,28 @@ def wide_dtype(dtype):
     return tf.float32 if dtype in _NARROW else dtype
 
 
-def make(grad, variable, dtype, sparse, collections):
+def make(grad, variable, settings):
     """The accumulator for gradients such as `grad` of `variable`.
 
     Args:
       grad: tensor or `IndexedSlices`.
       variable: the model's variable.
-      dtype: type to add up in, or None for the variable's own, float32 where
-        that is a half-precision one.
-      sparse: "rows" to keep sparse gradients as rows, or "dense".
-      collections: list of collections, or None for the default.
+      settings: `arguments.Settings`.
     """
-    dtype = dtype or wide_dtype(variable.dtype.base_dtype)
-    rows = (sparse == "rows" and isinstance(grad, tf.IndexedSlices)
+    dtype = settings.accumulator_dtype or wide_dtype(
+        variable.dtype.base_dtype)
+    rows = (settings.sparse == "rows" and isinstance(grad, tf.IndexedSlices)
             and variable.shape[1:].is_fully_defined())
     accumulator = SparseAccumulator if rows else DenseAccumulator
-    return accumulator(variable, dtype, collections)
+    return accumulator(
+        variable, dtype, settings.accumulator_device, settings.collections)
+
+
+def _placed(variable, device):
+    """Beside `variable`, or on `device` if that is not None."""
+    if device is not None:
+        return tf.device(device)
+    return tf.get_default_graph().colocate_with(variable.op)
 
 
 class ScalarAccumulator:
@@ -74,19 +80,20 @@ class ScalarAccumulator:
 class DenseAccumulator:
     """The total of the gradients of one variable, beside it."""
 
-    def __init__(self, variable, dtype, collections):
+    def __init__(self, variable, dtype, device, collections):
         """Makes its variable.
 
         Args:
           variable: the model's variable.
           dtype: type to add up in.
+          device: device to make it on, or None for that of `variable`.
           collections: list of collections, or None for the default.
         """
         self._name = variable.op.name
         self._shape = variable.shape
         shape = (variable.shape if variable.shape.is_fully_defined()
                  else tf.shape(variable.initial_value))
-        with tf.get_default_graph().colocate_with(variable.op):
+        with _placed(variable, device):
             self._total = _make_variable(
                 self._name, dtype, shape, collections, variable.shape)
 
@@ -172,13 +179,13 @@ class SparseAccumulator:
     that frees less than half is the buffer made larger.
     """
 
-    def __init__(self, variable, dtype, collections):
+    def __init__(self, variable, dtype, device, collections):
         """As for a dense one; `variable` is [rows, ...]."""
         self._variable = variable
         self._name = variable.op.name
         row = variable.shape[1:].as_list()
         with tf.name_scope(self._name) as scope:
-            with tf.get_default_graph().colocate_with(variable.op):
+            with _placed(variable, device):
                 self._values = _make_variable(
                     "values", dtype, [0] + row, collections, [None] + row)
                 self._indices = _make_variable(

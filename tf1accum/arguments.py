@@ -15,17 +15,24 @@ _VARIABLE = getattr(tf.compat, "v2", tf).Variable
 
 
 def check_graph_mode(who):
-    """Raises RuntimeError when there is no graph to build in."""
+    """Raises RuntimeError when there is no graph to build in, or a strategy."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "{}: needs a graph to build in; got eager execution. Call "
             "tf.disable_eager_execution() when the program starts, or build "
             "inside `with tf.Graph().as_default():`.".format(who))
+    if tf.distribute.has_strategy():
+        raise RuntimeError(
+            "{}: builds outside of tf.distribute strategies; got {}. Write a "
+            "tower for each device, and average them with "
+            "tf1accum.average_tower_gradients.".format(
+                who, type(tf.distribute.get_strategy()).__name__))
 
 
 class Settings(collections.namedtuple("Settings", (
         "k", "global_step", "reduction", "weight", "transform", "after_apply",
-        "nonfinite", "sparse", "accumulator_dtype", "collections", "name"))):
+        "nonfinite", "sparse", "accumulator_dtype", "accumulator_device",
+        "collections", "name"))):
     """What a window is asked to do: the arguments that both builders take."""
 
     __slots__ = ()
@@ -70,6 +77,11 @@ def check_settings(who, settings):
             raise TypeError(
                 "{}: {} must be a function or None; got {!r}.".format(
                     who, what, function))
+    device = settings.accumulator_device
+    if device is not None and not isinstance(device, str):
+        raise TypeError(
+            "{}: accumulator_device must be the name of a device, such as "
+            "\"/cpu:0\", or None; got {!r}.".format(who, device))
     if settings.collections is not None and any(
             not isinstance(key, str) for key in listed(
                 who, "collections", settings.collections)):

@@ -64,7 +64,8 @@ def build_host(loss, var_list=None, optimizer=None, global_step=None,
     arguments.check_settings(who, arguments.Settings(
         k=1, global_step=global_step, reduction="mean", weight=None,
         transform=None, after_apply=None, nonfinite="propagate", sparse="rows",
-        accumulator_dtype=None, collections=None, name=name))
+        accumulator_dtype=None, accumulator_device=None, collections=None,
+        name=name))
     gradients.check_reached(who, loss, variables)
     return _build_ops(who, loss, variables, optimizer, global_step, name)
 

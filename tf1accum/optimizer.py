@@ -39,7 +39,8 @@ class AccumulatingOptimizer(tf.train.Optimizer):
     def __init__(self, optimizer, k, update_ops=None, reduction="mean",
                  weight=None, transform=None, after_apply=None,
                  nonfinite="propagate", sparse="rows", accumulator_dtype=None,
-                 collections=None, name="accumulation"):
+                 accumulator_device=None, collections=None,
+                 name="accumulation"):
         """Wraps `optimizer`.
 
         Args:
@@ -55,6 +56,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
           nonfinite: as for `build`.
           sparse: as for `build`.
           accumulator_dtype: as for `build`.
+          accumulator_device: as for `build`.
           collections: as for `build`.
           name: as for `build`.
 
@@ -69,7 +71,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         self._update_ops = update_ops
         self._settings = arguments.Settings(
             k, None, reduction, weight, transform, after_apply, nonfinite,
-            sparse, accumulator_dtype, collections, name)
+            sparse, accumulator_dtype, accumulator_device, collections, name)
         self._losses = []
         self._ops = None
 

@@ -186,8 +186,8 @@ class AccumulatingOptimizer:
         self._settings = arguments.Settings(
             k=1, global_step=None, reduction="sum", weight=None,
             transform=None, after_apply=None, nonfinite="propagate",
-            sparse="dense", accumulator_dtype=None, collections=None,
-            name="accumulation")
+            sparse="dense", accumulator_dtype=None, accumulator_device=None,
+            collections=None, name="accumulation")
         self._made = recorder.Recorder()
         self._loss = self._accumulate = self._average_loss = None
         # The scripts ask for reset before anything else.

@@ -39,8 +39,7 @@ class Window:
         self._skipped = scalar("skipped", tf.int64,
                                settings.nonfinite == "skip")
         self._accumulators = [
-            accumulators.make(grad, variable, settings.accumulator_dtype,
-                              settings.sparse, settings.collections)
+            accumulators.make(grad, variable, settings)
             for grad, variable in grads_and_vars]
 
     @property
