@@ -82,7 +82,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     who = "tf1accum.build"
     arguments.check_graph_mode(who)
     arguments.check_loss(who, loss)
-    arguments.check_always_run(who, "loss", loss.op)
+    arguments.check_always_run(who, "loss", loss)
     variables = arguments.checked_variables(
         who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(
@@ -92,7 +92,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         sparse, accumulator_dtype, accumulator_device, collections, name)
     arguments.check_settings(who, settings)
     if weight is not None:
-        arguments.check_always_run(who, "weight", weight.op)
+        arguments.check_always_run(who, "weight", weight)
     gradients.check_reached(who, loss, variables)
     return wiring.build_window(
         who, lambda scale: gradients.compute(
@@ -151,19 +151,17 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     arguments.check_pairs(who, grads_and_vars)
     if loss is not None:
         arguments.check_loss(who, loss)
-        arguments.check_always_run(who, "loss", loss.op)
+        arguments.check_always_run(who, "loss", loss)
     arguments.check_optimizer(who, optimizer, ("apply_gradients",))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
         sparse, accumulator_dtype, accumulator_device, collections, name)
     arguments.check_settings(who, settings)
     if weight is not None:
-        arguments.check_always_run(who, "weight", weight.op)
+        arguments.check_always_run(who, "weight", weight)
     gradients.check_some(who, grads_and_vars)
-    for grad, variable in grads_and_vars:
-        if grad is not None:
-            arguments.check_always_run(
-                who, "the gradient of " + variable.name, grad.op)
+    arguments.check_always_run(who, "each gradient", *[
+        grad for grad, _ in grads_and_vars if grad is not None])
     return wiring.build_window(
         who, lambda scale: (grads_and_vars, scale), optimizer, loss,
         update_ops_lib.checked_or_reached(

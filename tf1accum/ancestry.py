@@ -22,20 +22,30 @@ def ancestors(ops, stop=()):
     return seen
 
 
-def is_always_run(op):
-    """Whether a run of the graph that asks for `op` also runs it.
+def first_sometimes_skipped(ops):
+    """The first of `ops` that some runs that ask for it skip, or None.
 
-    False inside a `tf.cond` branch or a `tf.while_loop` body: there, what
-    depends on `op` is skipped with it, or has no value of its own. Each way
-    back from `op` has to leave (by a Merge, an Exit) as many such contexts as
-    it enters (by a Switch, an Enter).
+    As inside a `tf.cond` branch or a `tf.while_loop` body: there, what depends
+    on an op is skipped with it, or has no value of its own.
+    """
+    # One walk for all; which of them it is costs a walk each.
+    return None if _are_always_run(ops) else next(
+        op for op in ops if not _are_always_run([op]))
+
+
+def _are_always_run(ops):
+    """Whether each way back from `ops` leaves as often as it enters.
+
+    It leaves a branch by a Merge, a loop by an Exit; it enters one by a Switch,
+    the other by an Enter.
     """
     with tf.init_scope():
         outermost = tf.get_default_graph()
     # What a function's graph depends on outside of it runs with its call.
-    if op.graph not in (tf.get_default_graph(), outermost):
+    if any(op.graph not in (tf.get_default_graph(), outermost) for op in ops):
         return False
-    seen, queue = {(op, 0)}, collections.deque([(op, 0)])
+    seen = {(op, 0) for op in ops}
+    queue = collections.deque(seen)
     while queue:
         op, left = queue.popleft()
         sources = _sources(op)

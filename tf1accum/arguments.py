@@ -278,14 +278,16 @@ def _is_partitioned(value):
     return hasattr(value, "as_tensor") and not isinstance(value, _VARIABLE)
 
 
-def check_always_run(who, what, op):
-    """Raises ValueError for an op inside of a branch or a loop."""
-    if not ancestry.is_always_run(op):
+def check_always_run(who, what, *tensors):
+    """Raises ValueError for a tensor inside of a branch or a loop."""
+    skipped = ancestry.first_sometimes_skipped(
+        [tensor.op for tensor in tensors])
+    if skipped is not None:
         raise ValueError(
             "{}: {} must be outside of every tf.cond branch and tf.while_loop "
             "body; got {}, which is inside one: in some runs it has no value. "
             "Use what the branch or the loop returns.".format(
-                who, what, op.name))
+                who, what, skipped.name))
 
 
 def _check_graph(who, what, element):

@@ -56,7 +56,7 @@ def build_host(loss, var_list=None, optimizer=None, global_step=None,
     who = "tf1accum.build_host"
     arguments.check_graph_mode(who)
     arguments.check_loss(who, loss)
-    arguments.check_always_run(who, "loss", loss.op)
+    arguments.check_always_run(who, "loss", loss)
     variables = arguments.checked_variables(
         who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(

@@ -221,7 +221,7 @@ class AccumulatingOptimizer:
             return self._accumulate
         with self._graph.as_default():
             arguments.check_loss(self._who, loss)
-            arguments.check_always_run(self._who, "loss", loss.op)
+            arguments.check_always_run(self._who, "loss", loss)
         if self._loss is not None:
             raise ValueError(
                 "{}: compute_gradients must get the same loss each time; got "

@@ -85,7 +85,7 @@ def in_control_flow(scope):
     # What is built in a branch depends on what decides whether it is run.
     with tf.device(None):
         probe = tf.no_op(name=scope + "where/")
-    return not ancestry.is_always_run(probe)
+    return ancestry.first_sometimes_skipped([probe]) is not None
 
 
 def named_group(scope, op_name, build_ops):

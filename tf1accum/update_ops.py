@@ -52,14 +52,14 @@ def _reached(who, loss):
 
 def _checked(who, update_ops):
     ops = [_op(who, update) for update in update_ops]
-    for op in ops:
-        if not ancestry.is_always_run(op):
-            raise ValueError(
-                "{}: an update op must be of the default graph, outside of "
-                "every tf.cond branch and tf.while_loop body; got {}, which is "
-                "not: what depends on it would be silently skipped with it. "
-                "Make the update outside, from what the branch returns, or "
-                "pass update_ops without it.".format(who, op.name))
+    skipped = ancestry.first_sometimes_skipped(ops)
+    if skipped is not None:
+        raise ValueError(
+            "{}: an update op must be of the default graph, outside of every "
+            "tf.cond branch and tf.while_loop body; got {}, which is not: what "
+            "depends on it would be silently skipped with it. Make the update "
+            "outside, from what the branch returns, or pass update_ops without "
+            "it.".format(who, skipped.name))
     return ops
 
 

@@ -103,17 +103,18 @@ class Window:
         # A run that fails counts nothing; one that fails before it knows the
         # loss (its input has ended) adds nothing. To wait for all gradients
         # before the first is added would hold all of them in memory at once.
-        first = self.needed if self._loss is None else [self._loss]
+        complete = tf.group(*self.needed, name="complete")
+        first = complete if self._loss is None else self._loss
 
         def add_terms():
-            with tf.control_dependencies(first):
+            with tf.control_dependencies([first]):
                 ops = [accumulator.add(term) for accumulator, term in terms]
-            with tf.control_dependencies(self.needed):
+            with tf.control_dependencies([complete]):
                 return ops + [
                     accumulator.add(term) for accumulator, term in scalars]
 
         with tf.control_dependencies(after):
-            with tf.control_dependencies(self.needed):
+            with tf.control_dependencies([complete]):
                 ops = [accumulator.add(term) for accumulator, term in counts]
             if include is None:
                 return ops + add_terms()
