@@ -551,3 +551,84 @@ def test_a_loss_of_another_graph_is_forgotten():
     train_op = opt.apply_gradients([(tf.gradients(v * v, v)[0], v)])
     assert opt.ops.average_loss is None
     assert isinstance(train_op, tf.Operation)
+
+
+@pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
+def test_k_runs_of_lookups_equal_one_step_and_in_between_nothing_moves(
+        behaviour, optimizer):
+    twins = {}
+    for scope in ("windows", "wholes"):
+        ids = tf.placeholder(tf.int32, [None])
+        table = tf.get_variable(
+            scope, [12, 3], initializer=tf.constant_initializer(1.5),
+            use_resource=True)
+        loss = tf.reduce_mean(tf.reduce_sum(tf.square(
+            tf.nn.embedding_lookup(table, ids) - 1.), 1))
+        twins[scope] = ids, table, loss
+    ids, table, loss = twins["windows"]
+    inner = models.OPTIMIZERS[optimizer]()
+    train_op = make(inner).minimize(loss, var_list=[table])
+    whole_ids, whole_table, whole_loss = twins["wholes"]
+    step = models.OPTIMIZERS[optimizer]().minimize(
+        whole_loss, var_list=[whole_table])
+    with models.session() as session:
+        for window in range(20):
+            batches = np.random.RandomState(window).randint(0, 8, [3, 5])
+            before = session.run([table] + inner.variables())
+            for batch in batches[:2]:
+                session.run(train_op, {ids: batch})
+            for one, other in zip(
+                    before, session.run([table] + inner.variables())):
+                np.testing.assert_array_equal(one, other)
+            session.run(train_op, {ids: batches[2]})
+            session.run(step, {whole_ids: batches.reshape(-1)})
+        np.testing.assert_allclose(
+            *session.run([table, whole_table]), rtol=2e-5, atol=2e-6)
+
+
+class MovingAverages(tf.train.Optimizer):
+    """Keeps moving averages of the weights, as tf.contrib's wrapper does."""
+
+    def __init__(self, optimizer):
+        super().__init__(False, "MovingAverages")
+        self.average = tf.train.ExponentialMovingAverage(0.5)
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args, **kwargs):
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        op = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
+        with tf.control_dependencies([op]):
+            return self.average.apply([v for _, v in grads_and_vars])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_wrapper_that_keeps_moving_averages_nests_in_either_order(
+        behaviour, inside):
+    """Row C10: inside, they move with each apply; outside, with each run."""
+    model = models.Regression(use_resource=True)
+    sgd = tf.train.GradientDescentOptimizer(0.1)
+    averages = MovingAverages(sgd if inside else make(sgd))
+    opt = make(averages) if inside else averages
+    step = tf.train.get_or_create_global_step()
+    train_op = opt.minimize(model.loss, step, model.variables)
+    shadow = averages.average.average(model.w)
+    values, expected = list(model.start), model.start[0]
+    with models.session() as session:
+        for window in range(3):
+            batches = model.batches(3, seed=window)
+            for i, batch in enumerate(batches):
+                session.run(train_op, model.feed(batch))
+                if i == 2:
+                    values = [v - 0.1 * np.mean(grads, axis=0)
+                              for v, grads in zip(values, zip(*[
+                                  model.gradients(values, b)
+                                  for b in batches]))]
+                if i == 2 or not inside:
+                    expected = 0.5 * expected + 0.5 * values[0]
+                np.testing.assert_allclose(
+                    session.run(shadow), expected, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(
+                session.run(model.w), values[0], rtol=1e-4, atol=1e-6)
+        assert session.run(step) == 3
