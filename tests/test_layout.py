@@ -35,7 +35,7 @@ ALLOWED = {
               "recorder", "scopes", "update_ops", "window"},
     # Build: a window that NumPy keeps.
     "feeds": {"accumulators"},
-    "running_mean": {"accumulators", "feeds"},
+    "running_mean": {"feeds", "gradients"},
     "host": {"applying", "arguments", "feeds", "gradients", "graph_keys",
              "recorder", "running_mean", "scopes", "train_ops"},
     # Waist.

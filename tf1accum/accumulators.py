@@ -6,16 +6,6 @@ from tf1accum import gate
 from tf1accum import gradients
 from tf1accum import mutex
 
-_NARROW = (tf.float16, tf.bfloat16)
-
-
-def wide_dtype(dtype):
-    """The type to add values of `dtype` up in.
-
-    Many small half-precision terms stop adding up: 4,096 times 0.001 is 4.
-    """
-    return tf.float32 if dtype in _NARROW else dtype
-
 
 def make(grad, variable, settings):
     """The accumulator for gradients such as `grad` of `variable`.
@@ -25,7 +15,7 @@ def make(grad, variable, settings):
       variable: the model's variable.
       settings: `arguments.Settings`.
     """
-    dtype = settings.accumulator_dtype or wide_dtype(
+    dtype = settings.accumulator_dtype or gradients.wide_dtype(
         variable.dtype.base_dtype)
     rows = (settings.sparse == "rows" and isinstance(grad, tf.IndexedSlices)
             and variable.shape[1:].is_fully_defined())
@@ -41,25 +31,21 @@ def _placed(variable, device):
     return tf.get_default_graph().colocate_with(variable.op)
 
 
-class ScalarAccumulator:
-    """The total of a number.
+class _Accumulator:
+    """One variable that holds a total.
 
-    Its variable is a resource variable, whatever the model's are: `assign_add`
-    on it is exact from many threads.
+    It is a resource variable, whatever the model's are: `assign_add` on it is
+    exact from many threads.
     """
 
-    def __init__(self, name, dtype, collections):
-        self._total = _make_variable(name, dtype, [], collections)
+    def __init__(self, name, total):
         self._name = name
+        self._total = total
 
     @property
     def variables(self):
         """The variables that hold it."""
         return [self._total]
-
-    def ready(self, value, scale=1.):
-        """`value * scale`, of scalar tensors, as `add` takes it."""
-        return gradients.scaled(value, self._total.dtype, scale)
 
     def add(self, value):
         """An op that adds what `ready` returned."""
@@ -71,13 +57,27 @@ class ScalarAccumulator:
         return self._total.read_value()
 
     def reset(self):
-        """An op that assigns zero: `a - a` would keep a NaN."""
+        """An op that assigns zeros: `a - a` would keep a NaN."""
         return self._total.assign(
-            tf.zeros([], self._total.dtype.base_dtype), name=self._name,
-            read_value=False)
+            tf.zeros(self._sizes(), self._total.dtype.base_dtype),
+            name=self._name, read_value=False)
 
 
-class DenseAccumulator:
+class ScalarAccumulator(_Accumulator):
+    """The total of a number."""
+
+    def __init__(self, name, dtype, collections):
+        super().__init__(name, _make_variable(name, dtype, [], collections))
+
+    def ready(self, value, scale=1.):
+        """`value * scale`, of scalar tensors, as `add` takes it."""
+        return gradients.scaled(value, self._total.dtype, scale)
+
+    def _sizes(self):
+        return []
+
+
+class DenseAccumulator(_Accumulator):
     """The total of the gradients of one variable, beside it."""
 
     def __init__(self, variable, dtype, device, collections):
@@ -89,18 +89,12 @@ class DenseAccumulator:
           device: device to make it on, or None for that of `variable`.
           collections: list of collections, or None for the default.
         """
-        self._name = variable.op.name
         self._shape = variable.shape
         shape = (variable.shape if variable.shape.is_fully_defined()
                  else tf.shape(variable.initial_value))
         with _placed(variable, device):
-            self._total = _make_variable(
-                self._name, dtype, shape, collections, variable.shape)
-
-    @property
-    def variables(self):
-        """The variables that hold it."""
-        return [self._total]
+            super().__init__(variable.op.name, _make_variable(
+                variable.op.name, dtype, shape, collections, variable.shape))
 
     def ready(self, grad, scale):
         """`grad * scale`, of the variable's shape, as `add` takes it."""
@@ -108,25 +102,10 @@ class DenseAccumulator:
             gradients.dense(grad, self._total.dtype.base_dtype,
                             self._sizes()), self._total.dtype, scale)
 
-    def add(self, grad):
-        """An op that adds what `ready` returned."""
-        return self._total.assign_add(
-            grad, name=self._name, read_value=False)
-
     def _sizes(self):
         if self._shape.is_fully_defined():
             return self._shape.as_list()
         return tf.shape(self._total.read_value())
-
-    def read(self):
-        """The total, read where it is called."""
-        return self._total.read_value()
-
-    def reset(self):
-        """An op that assigns zeros: `a - a` would keep a NaN."""
-        return self._total.assign(
-            tf.zeros(self._sizes(), self._total.dtype.base_dtype),
-            name=self._name, read_value=False)
 
 
 def sum_duplicates(grad):

@@ -5,8 +5,8 @@ import numbers
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tf1accum import accumulators
 from tf1accum import feeds
+from tf1accum import gradients
 
 
 class RunningMean:
@@ -86,7 +86,7 @@ class RunningMean:
 
 def _make_total(feed, value):
     """A total of zeros, for values such as `value`."""
-    dtype = np.dtype(accumulators.wide_dtype(feed.dtype).as_numpy_dtype)
+    dtype = np.dtype(gradients.wide_dtype(feed.dtype).as_numpy_dtype)
     if hasattr(value, "indices"):
         return _RowsTotal(value, dtype)
     return _ArrayTotal(value.shape, dtype)

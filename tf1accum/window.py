@@ -34,7 +34,7 @@ class Window:
         # The sum of loss / k: the mean loss, once the window is full.
         self._loss_total = scalar(
             "average_loss",
-            loss is not None and accumulators.wide_dtype(loss.dtype),
+            loss is not None and gradients.wide_dtype(loss.dtype),
             loss is not None)
         self._skipped = scalar("skipped", tf.int64,
                                settings.nonfinite == "skip")
