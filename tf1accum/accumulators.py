@@ -39,7 +39,8 @@ class _Accumulator:
     """
 
     def __init__(self, name, total):
-        self._name = name
+        self.name = name
+        self.dtype = total.dtype.base_dtype
         self._total = total
 
     @property
@@ -47,20 +48,28 @@ class _Accumulator:
         """The variables that hold it."""
         return [self._total]
 
-    def add(self, value):
-        """An op that adds what `ready` returned."""
-        return self._total.assign_add(
-            value, name=self._name, read_value=False)
+    def add(self, value, name):
+        """An op of that name that adds what `ready` returned."""
+        return self._total.assign_add(value, name=name, read_value=False)
 
-    def read(self):
+    def read(self, name):
         """The total, read where it is called."""
-        return self._total.read_value()
+        return _read(self._total, name)
 
-    def reset(self):
+    def reset(self, name):
         """An op that assigns zeros: `a - a` would keep a NaN."""
         return self._total.assign(
-            tf.zeros(self._sizes(), self._total.dtype.base_dtype),
-            name=self._name, read_value=False)
+            self._zeros(), name=name, read_value=False)
+
+    def _zeros(self):
+        if not self._total.shape.is_fully_defined():
+            return tf.zeros(self._sizes(), self.dtype, name="zeros")
+        zeros = self._total.initial_value
+        if zeros.op.type == "Const":
+            return zeros
+        # Many zeros are made where they are wanted, or they would take up
+        # memory from the start of the run.
+        return tf.fill(*zeros.op.inputs, name="zeros")
 
 
 class ScalarAccumulator(_Accumulator):
@@ -69,12 +78,9 @@ class ScalarAccumulator(_Accumulator):
     def __init__(self, name, dtype, collections):
         super().__init__(name, _make_variable(name, dtype, [], collections))
 
-    def ready(self, value, scale=1.):
-        """`value * scale`, of scalar tensors, as `add` takes it."""
-        return gradients.scaled(value, self._total.dtype, scale)
-
-    def _sizes(self):
-        return []
+    def ready(self, value, by):
+        """`value` times `by`, scalar tensors, as `add` takes it."""
+        return gradients.scaled(value, self.dtype, by)
 
 
 class DenseAccumulator(_Accumulator):
@@ -89,41 +95,41 @@ class DenseAccumulator(_Accumulator):
           device: device to make it on, or None for that of `variable`.
           collections: list of collections, or None for the default.
         """
-        self._shape = variable.shape
         shape = (variable.shape if variable.shape.is_fully_defined()
                  else tf.shape(variable.initial_value))
         with _placed(variable, device):
             super().__init__(variable.op.name, _make_variable(
                 variable.op.name, dtype, shape, collections, variable.shape))
 
-    def ready(self, grad, scale):
-        """`grad * scale`, of the variable's shape, as `add` takes it."""
+    def ready(self, grad, by):
+        """`grad` times `by`, of the variable's shape, as `add` takes it."""
         return gradients.scaled(
-            gradients.dense(grad, self._total.dtype.base_dtype,
-                            self._sizes()), self._total.dtype, scale)
+            gradients.dense(grad, self.dtype, self._sizes()), self.dtype, by)
 
     def _sizes(self):
-        if self._shape.is_fully_defined():
-            return self._shape.as_list()
-        return tf.shape(self._total.read_value())
+        if self._total.shape.is_fully_defined():
+            return self._total.shape.as_list()
+        return tf.raw_ops.VariableShape(
+            input=self._total.handle, name="sizes")
 
 
 def sum_duplicates(grad):
     """`IndexedSlices` with each index once, values summed; tensors as is."""
     if not isinstance(grad, tf.IndexedSlices):
         return grad
-    indices, place = tf.unique(grad.indices)
+    indices, place = tf.unique(grad.indices, name="unique")
     values = tf.math.unsorted_segment_sum(
-        grad.values, place, tf.size(indices))
+        grad.values, place, tf.size(indices, name="number_of_unique"),
+        name="summed")
     return tf.IndexedSlices(values, indices, grad.dense_shape)
 
 
 def rows_of(variable, values, indices):
     """`IndexedSlices` of `values`, the rows of `variable` at `indices`."""
     # Asked of the variable, the whole table might be copied for it.
-    shape = (tf.constant(variable.shape.as_list(), tf.int64)
+    shape = (tf.constant(variable.shape.as_list(), tf.int64, name="shape")
              if variable.shape.is_fully_defined()
-             else tf.shape(variable, out_type=tf.int64))
+             else tf.shape(variable, out_type=tf.int64, name="shape"))
     return tf.IndexedSlices(values, indices, shape)
 
 
@@ -147,6 +153,12 @@ def _make_variable(name, dtype, initial_shape, collections, shape=None):
         validate_shape=shape.is_fully_defined())
 
 
+def _read(variable, name):
+    """What `variable` holds: `read_value()`, in one op of that name."""
+    return tf.raw_ops.ReadVariableOp(
+        resource=variable.handle, dtype=variable.dtype.base_dtype, name=name)
+
+
 class SparseAccumulator:
     """The rows of one variable's sparse gradients, in the order they came.
 
@@ -160,10 +172,10 @@ class SparseAccumulator:
 
     def __init__(self, variable, dtype, device, collections):
         """As for a dense one; `variable` is [rows, ...]."""
+        self.name = variable.op.name
         self._variable = variable
-        self._name = variable.op.name
         row = variable.shape[1:].as_list()
-        with tf.name_scope(self._name) as scope:
+        with tf.name_scope(self.name) as scope:
             with _placed(variable, device):
                 self._values = _make_variable(
                     "values", dtype, [0] + row, collections, [None] + row)
@@ -171,63 +183,82 @@ class SparseAccumulator:
                     "indices", tf.int64, [0], collections, [None])
                 self._used = _make_variable("used", tf.int64, [], collections)
             self._mutex = mutex.Mutex(scope + "mutex")
+        self.dtype = self._values.dtype.base_dtype
 
     @property
     def variables(self):
         """The variables that hold it."""
         return [self._values, self._indices, self._used]
 
-    def ready(self, grad, scale):
-        """`grad * scale`, `IndexedSlices`, as `add` takes it."""
+    def ready(self, grad, by):
+        """`grad` times `by`, `IndexedSlices`, as `add` takes it."""
         return tf.IndexedSlices(
-            gradients.scaled(grad.values, self._values.dtype, scale),
-            tf.cast(grad.indices, tf.int64))
+            gradients.scaled(grad.values, self.dtype, by),
+            tf.cast(grad.indices, tf.int64, name="indices"))
 
-    def add(self, grad):
+    def add(self, grad, name):
         """An op that appends the rows that `ready` returned.
 
         TensorFlow's own scatter ops lose rows when two threads run them at
         once, hence the lock.
+
+        Args:
+          grad: the rows.
+          name: name scope to build in, ending in "/", and the op's name.
         """
-        with tf.name_scope(self._name):
+        with tf.name_scope(name):
             return self._mutex.run_alone(
                 lambda: self._append(grad.indices, grad.values),
-                after=[grad.indices, grad.values])
+                after=[grad.indices, grad.values], name=name)
 
     def _append(self, indices, values):
-        number = tf.size(indices, out_type=tf.int64)
-        made_room = gate.run_if(
-            tf.greater(self._used.read_value() + number, self._room()),
-            lambda _: self._make_room(number))
+        number = tf.size(indices, out_type=tf.int64, name="number")
+        used = _read(self._used, "used")
+        with tf.name_scope("make_room"):
+            room = tf.reduce_prod(tf.raw_ops.VariableShape(
+                input=self._indices.handle, out_type=tf.int64, name="shape"),
+                                  axis=0, name="room")
+            made_room = gate.run_if(
+                tf.greater(tf.add(used, number, name="needed"), room,
+                           name="is_full"),
+                lambda _: self._make_room(used, number, room))
         with tf.control_dependencies([made_room]):
-            at = tf.range(number) + self._used.read_value()
+            start = _read(self._used, "start")
+            at = tf.range(start, tf.add(start, number, name="end"),
+                          dtype=tf.int64, name="at")
             written = [
                 tf.raw_ops.ResourceScatterUpdate(
-                    resource=variable.handle, indices=at, updates=rows)
-                for variable, rows in ((self._values, values),
-                                       (self._indices, indices))]
+                    resource=variable.handle, indices=at, updates=rows,
+                    name=name)
+                for variable, rows, name in (
+                    (self._values, values, "write_values"),
+                    (self._indices, indices, "write_indices"))]
         with tf.control_dependencies(written):
-            return self._used.assign_add(number, read_value=False)
+            return self._used.assign_add(
+                number, name="write_used", read_value=False)
 
-    def _make_room(self, number):
+    def _make_room(self, used, number, room):
         """Adds up rows of one index, and makes room for `number` and more."""
-        summed = sum_duplicates(self._read_held())
-        used = tf.size(summed.indices, out_type=tf.int64)
-        spare = tf.maximum(self._room(), 2 * (used + number)) - used
+        summed = sum_duplicates(self._read_held(used))
+        used = tf.size(summed.indices, out_type=tf.int64, name="used")
+        double = tf.multiply(
+            tf.add(used, number, name="then_used"), 2, name="double")
+        spare = tf.subtract(
+            tf.maximum(room, double, name="new_room"), used, name="spare")
+        parts = list(zip(self.variables, ("values", "indices", "used")))
         padded = [
-            tf.pad(rows, [[0, spare]] + [[0, 0]] * (rows.shape.rank - 1))
-            for rows in (summed.values, summed.indices)]
+            tf.pad(rows, tf.multiply(
+                spare, [[0, 1]] + [[0, 0]] * (rows.shape.rank - 1),
+                name="spare_" + part), name="padded_" + part)
+            for rows, (_, part) in zip((summed.values, summed.indices), parts)]
         # Both are read before either is written.
         with tf.control_dependencies(padded):
             return tf.group(*[
-                variable.assign(value, read_value=False)
-                for variable, value in zip(self.variables, padded + [used])])
+                variable.assign(value, name="write_" + part, read_value=False)
+                for (variable, part), value in zip(parts, padded + [used])],
+                            name="written")
 
-    def _room(self):
-        return tf.raw_ops.VariableShape(
-            input=self._indices.handle, out_type=tf.int64)[0]
-
-    def read(self):
+    def read(self, name):
         """The rows as `IndexedSlices`, read where it is called.
 
         An index may repeat, as in any gradient of a lookup.
@@ -235,23 +266,26 @@ class SparseAccumulator:
         # Not while a micro-batch is half written.
         lock = self._mutex.take(after=[])
         with tf.control_dependencies([lock]):
-            rows = self._read_held()
+            rows = self._read_held(_read(self._used, "used"))
         released = mutex.give_back(
             lock, after=[rows.values, rows.indices])
         with tf.control_dependencies([released]):
-            return rows_of(self._variable, tf.identity(rows.values),
-                           tf.identity(rows.indices))
+            return rows_of(self._variable, tf.identity(rows.values, name=name),
+                           tf.identity(rows.indices, name="indices"))
 
-    def _read_held(self):
-        at = tf.range(self._used.read_value())
+    def _read_held(self, used):
+        at = tf.range(used, dtype=tf.int64, name="at")
         # A gather, since reading the variable would copy the spare room too.
-        return rows_of(
-            self._variable, tf.gather(self._values, at),
-            tf.gather(self._indices, at))
+        return tf.IndexedSlices(*[
+            tf.raw_ops.ResourceGather(
+                resource=variable.handle, indices=at,
+                dtype=variable.dtype.base_dtype, name=name)
+            for variable, name in ((self._values, "gather_values"),
+                                   (self._indices, "gather_indices"))])
 
-    def reset(self):
+    def reset(self, name):
         """An op that forgets the rows; their room stays."""
         # A micro-batch that is half written would bring them back.
-        with tf.name_scope(self._name):
-            return self._mutex.run_alone(lambda: self._used.assign(
-                tf.zeros([], tf.int64), read_value=False), after=[])
+        return self._mutex.run_alone(lambda: self._used.assign(
+            self._used.initial_value, name="used", read_value=False),
+                                     after=[], name=name)

@@ -28,10 +28,11 @@ def apply_gradients(who, optimizer, grads_and_vars, global_step):
         raise TypeError(
             "{}: apply_gradients must return the op that applies; {!r} "
             "returned None.".format(who, optimizer))
-    op = tf.group(op)
+    op = tf.group(op, name="applied")
     if global_step is not None:
         with tf.control_dependencies([op]):
-            op = global_step.assign_add(1, name="global_step")
+            op = global_step.assign_add(
+                1, name="global_step", read_value=False)
     return op
 
 
@@ -71,8 +72,9 @@ class Application:
         # The optimizer lists its own op as a train op, and that one is dead in
         # the runs where the gate is shut: it cannot be fetched.
         before = tf.get_collection(tf.GraphKeys.TRAIN_OP)
-        op = gate.run_if(
-            predicate, lambda live: self._run_once_a_window(scope, live))
+        with tf.name_scope(scope + "apply/"):
+            op = gate.run_if(
+                predicate, lambda live: self._run_once_a_window(scope, live))
         if tf.get_collection(tf.GraphKeys.TRAIN_OP) != before:
             tf.get_collection_ref(tf.GraphKeys.TRAIN_OP)[:] = before
         return op
@@ -106,7 +108,7 @@ class Application:
                     "that it makes when it is called; got {!r}. One made "
                     "before would not wait for the apply.".format(
                         self._who, op))
-        return tf.group(*ops)
+        return tf.group(*ops, name="done")
 
     def _transformed(self, grads_and_vars):
         returned = list(self._settings.transform(grads_and_vars) or [])

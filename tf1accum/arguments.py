@@ -51,13 +51,14 @@ class Settings(collections.namedtuple("Settings", (
         """What the loss is multiplied by when it is added."""
         if self.weight is None:
             return 1. / self.unit
-        return tf.cast(self.weight, tf.float64) / self.unit
+        weight = tf.cast(self.weight, tf.float64, name="weight")
+        return weight if self.unit == 1 else tf.divide(
+            weight, self.unit, name="share")
 
-    @property
-    def scale(self):
+    def scale(self, loss_scale):
         """What a gradient is multiplied by when it is added."""
         if self.reduction == "mean":
-            return self.loss_scale
+            return loss_scale
         return 1. if self.weight is None else self.weight
 
 

@@ -52,13 +52,13 @@ class RowsFeed:
         self.dtype = grad.dtype.base_dtype
         self._shape = variable.shape
         # The number of rows is that of the lookups, another in each window.
-        self._values = tf.placeholder(
-            self.dtype, tf.TensorShape([None]).concatenate(self._shape[1:]),
-            self.name + "/values")
-        self._indices = tf.placeholder(
-            tf.int64, [None], self.name + "/indices")
-        self.grad = accumulators.rows_of(
-            variable, self._values, self._indices)
+        with tf.name_scope(self.name):
+            self._values = tf.placeholder(
+                self.dtype, tf.TensorShape([None]).concatenate(
+                    self._shape[1:]), "values")
+            self._indices = tf.placeholder(tf.int64, [None], "indices")
+            self.grad = accumulators.rows_of(
+                variable, self._values, self._indices)
 
     def check(self, who, value, total):
         """`value` with arrays of the right kind: see `ArrayFeed.check`."""

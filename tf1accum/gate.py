@@ -19,16 +19,20 @@ def run_if(predicate, build_op):
     Returns:
       An op that can be run, and depended on, whatever `predicate` is.
     """
-    switch = tf.raw_ops.Switch(data=predicate, pred=predicate)
-    live = tf.identity(switch.output_true, name="live")
+    with tf.name_scope("gate") as scope:
+        switch = tf.raw_ops.Switch(
+            data=predicate, pred=predicate, name="switch")
+        live = tf.identity(switch.output_true, name="live")
     with tf.control_dependencies([live]):
         op = build_op(live.op)
-    with tf.control_dependencies([op]):
-        done = tf.identity(live, name="done")
-    return tf.raw_ops.Merge(inputs=[switch.output_false, done]).output.op
+    with tf.name_scope(scope):
+        with tf.control_dependencies([op]):
+            done = tf.identity(live, name="done")
+        return tf.raw_ops.Merge(
+            inputs=[switch.output_false, done], name=scope).output.op
 
 
-def scale_unless(predicate, tensor, factor):
+def scale_unless(predicate, tensor, factor, name):
     """Returns `tensor` itself where `predicate` holds, else times `factor`.
 
     The buffer is handed on where it holds: no pass over memory.
@@ -37,9 +41,11 @@ def scale_unless(predicate, tensor, factor):
       predicate: scalar bool tensor.
       tensor: tensor of any shape.
       factor: scalar tensor of the same type.
+      name: name of what is returned.
     """
-    switch = tf.raw_ops.Switch(data=tensor, pred=predicate)
-    scaled = switch.output_false * factor
-    merged = tf.raw_ops.Merge(inputs=[switch.output_true, scaled]).output
+    switch = tf.raw_ops.Switch(data=tensor, pred=predicate, name="switch")
+    scaled = tf.multiply(switch.output_false, factor, name="scaled")
+    merged = tf.raw_ops.Merge(
+        inputs=[switch.output_true, scaled], name=name).output
     merged.set_shape(tensor.shape)
     return merged

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
 from tf1accum import arguments
+from tf1accum import scopes
 
 # Casting a gradient up costs a pass over memory that scaling can share; and a
 # loss scaled down underflows sooner in these.
@@ -39,18 +40,33 @@ def compute(optimizer, loss, variables, scale):
       still to be applied to them.
     """
     if loss.shape.rank != 0:
-        loss = tf.reshape(loss, [])
-    method = getattr(optimizer.compute_gradients, "__func__", None)
-    if method is not tf.train.Optimizer.compute_gradients:
+        loss = tf.reshape(loss, [], name="scale/scalar_loss")
+    if _computes_its_own(optimizer):
         return list(optimizer.compute_gradients(loss, variables)), scale
     outside = not _can_scale(loss)
     # Nothing else puts the ops of a gradient beside those of its forward op:
     # the caller's device scope, like every other, is not in force here.
     pairs = optimizer.compute_gradients(
         loss, variables, colocate_gradients_with_ops=True,
-        grad_loss=None if outside else scaled(
-            tf.ones([], loss.dtype), loss.dtype, scale))
+        grad_loss=None if outside else factor(
+            scale, loss.dtype, "scale/of_loss"))
     return list(pairs), scale if outside else 1.
+
+
+def scope_of(optimizer, box):
+    """The name scope for `compute` to be called in, in the scope `box`.
+
+    TensorFlow's own `compute_gradients` opens one; what others add is not to
+    lie about.
+    """
+    return tf.name_scope(box + "gradients/" if _computes_its_own(optimizer)
+                         else box)
+
+
+def _computes_its_own(optimizer):
+    method = getattr(
+        getattr(optimizer, "compute_gradients", None), "__func__", None)
+    return method is not tf.train.Optimizer.compute_gradients
 
 
 def wide_dtype(dtype):
@@ -61,19 +77,24 @@ def wide_dtype(dtype):
     return tf.float32 if dtype in _NARROW else dtype
 
 
-def scaled(values, dtype, scale):
-    """`values * scale` in `dtype`.
+def factor(scale, dtype, name):
+    """`scale` as what tensors of `dtype` are multiplied by, None for by 1.
 
     Args:
-      values: tensor.
-      dtype: type of the result.
       scale: Python float or scalar tensor.
+      dtype: type of the tensors.
+      name: name of what is returned.
     """
-    values = tf.cast(values, dtype.base_dtype)
     if tf.is_tensor(scale):
-        return values * tf.cast(scale, values.dtype)
+        return tf.cast(scale, dtype, name=name)
     # Each multiplication is two passes over memory.
-    return values if scale == 1. else values * scale
+    return None if scale == 1. else tf.constant(scale, dtype, name=name)
+
+
+def scaled(values, dtype, by):
+    """`values` in `dtype`, times `by`, a `factor` of that type."""
+    values = tf.cast(values, dtype, name="cast")
+    return values if by is None else tf.multiply(values, by, name="scaled")
 
 
 def _can_scale(loss):
@@ -109,18 +130,29 @@ def finite(grads_and_vars, loss, weight):
     Returns:
       Names, a list of strings, and a bool tensor of as many.
     """
-    values = [(variable.name, getattr(grad, "values", grad))
+    values = [(variable.name, variable.op.name, getattr(grad, "values", grad))
               for grad, variable in grads_and_vars]
     if loss is not None:
-        values.append(("the loss " + loss.name, loss))
+        values.append(("the loss " + loss.name, "average_loss", loss))
     if weight is not None:
-        values.append(
-            ("the weight " + weight.name, tf.cast(weight, tf.float64)))
-    return [name for name, _ in values], tf.stack(
-        [tf.reduce_all(tf.math.is_finite(value)) for _, value in values])
+        values.append(("the weight " + weight.name, "weight",
+                       tf.cast(weight, tf.float64, name="weight/cast")))
+    return [who for who, _, _ in values], tf.stack(
+        [_all_finite(value, name) for _, name, value in values], name="each")
 
 
-def average_tower_gradients(tower_grads_and_vars, name="tower_mean"):
+def _all_finite(values, name):
+    rank = values.shape.rank
+    if rank == 0:
+        return tf.math.is_finite(values, name=name)
+    with tf.name_scope(name) as scope:
+        axes = (list(range(rank)) if rank is not None
+                else tf.range(tf.rank(values, name="rank"), name="axes"))
+        return tf.reduce_all(tf.math.is_finite(values, name="is_finite"),
+                             axis=axes, name=scope)
+
+
+def average_tower_gradients(tower_grads_and_vars, name="accumulation"):
     """The mean over towers of their gradients: the mean, not the sum.
 
         mean = (g_1 + ... + g_t) / t
@@ -132,7 +164,8 @@ def average_tower_gradients(tower_grads_and_vars, name="tower_mean"):
       tower_grads_and_vars: list of the `grads_and_vars` lists of the towers,
         for the same variables in any order: tensors of their shapes,
         `IndexedSlices`, or None.
-      name: scope of what is added.
+      name: scope of all that is added: the name of the window to be built
+        next, which shares it.
 
     Returns:
       One such list, in the order of the first tower. A gradient that is
@@ -164,10 +197,14 @@ def average_tower_gradients(tower_grads_and_vars, name="tower_mean"):
         for grad, variable in pairs:
             if grad is not None:
                 grads[variable.op.name].append(grad)
-    with tf.name_scope(name):
-        return [(_mean(grads[variable.op.name], variable, len(towers)),
-                 variable)
-                for _, variable in towers[0]]
+    means = []
+    with tf.name_scope(None), tf.name_scope(scopes.free_box(name)), \
+            tf.name_scope(scopes.TOWER_MEAN):
+        for _, variable in towers[0]:
+            with tf.name_scope(variable.op.name):
+                means.append((_mean(
+                    grads[variable.op.name], variable, len(towers)), variable))
+    return means
 
 
 def _mean(grads, variable, number):
@@ -176,15 +213,23 @@ def _mean(grads, variable, number):
     # As accumulators do, not to lose the small terms of half precision.
     dtype = grads[0].dtype
     wide = wide_dtype(dtype.base_dtype)
-    if not all(isinstance(grad, tf.IndexedSlices) for grad in grads):
-        return tf.cast(tf.add_n([
-            dense(grad, wide, variable.shape.as_list())
-            for grad in grads]) / number, dtype)
-    values = tf.concat([tf.cast(grad.values, wide) for grad in grads], 0)
-    indices = [tf.cast(grad.indices, tf.int64) for grad in grads]
+    sparse = all(isinstance(grad, tf.IndexedSlices) for grad in grads)
+    parts = []
+    for tower, grad in enumerate(grads):
+        with tf.name_scope("tower_{}".format(tower)):
+            parts.append(
+                (tf.cast(grad.values, wide, name="cast"),
+                 tf.cast(grad.indices, tf.int64, name="indices"))
+                if sparse else dense(grad, wide, variable.shape.as_list()))
+    if not sparse:
+        return tf.cast(tf.divide(
+            tf.add_n(parts, name="sum"), number, name="mean"), dtype,
+                       name="cast")
+    values, indices = zip(*parts)
     return tf.IndexedSlices(
-        tf.cast(values / number, dtype), tf.concat(indices, 0),
-        grads[0].dense_shape)
+        tf.cast(tf.divide(tf.concat(values, 0, name="values"), number,
+                          name="mean"), dtype, name="cast"),
+        tf.concat(indices, 0, name="indices"), grads[0].dense_shape)
 
 
 def dense(grad, dtype, shape):
@@ -196,9 +241,12 @@ def dense(grad, dtype, shape):
       shape: list or tensor of the sizes of the variable.
     """
     if not isinstance(grad, tf.IndexedSlices):
-        return tf.cast(grad, dtype)
+        return tf.cast(grad, dtype, name="cast")
+    rows = (shape[0] if isinstance(shape, list)
+            else tf.gather(shape, 0, name="rows"))
     return tf.math.unsorted_segment_sum(
-        tf.cast(grad.values, dtype), grad.indices, shape[0])
+        tf.cast(grad.values, dtype, name="cast"), grad.indices, rows,
+        name="dense")
 
 
 def drop_none(who, grads_and_vars):

@@ -78,7 +78,7 @@ def _build_ops(who, loss, variables, optimizer, global_step, name):
             # Whatever the optimizer adds of that name gives way.
             graph.unique_name(op_name)
         made = recorder.Recorder()
-        with made.record():
+        with gradients.scope_of(optimizer, scope), made.record():
             pairs, _ = gradients.compute(
                 optimizer, loss, variables, 1.)
         pairs = gradients.drop_none(who, pairs)

@@ -23,21 +23,22 @@ class Mutex:
         with tf.control_dependencies(after):
             return tf.raw_ops.MutexLock(mutex=self._handle, name="lock")
 
-    def run_alone(self, build_op, after):
+    def run_alone(self, build_op, after, name):
         """An op that runs what `build_op` builds while no other run is inside.
 
         Args:
           build_op: function of no arguments that builds and returns an op.
           after: as for `take`.
+          name: name of the op.
         """
         lock = self.take(after)
         with tf.control_dependencies([lock]):
             op = build_op()
-        return give_back(lock, after=[op])
+        return give_back(lock, after=[op], name=name)
 
 
-def give_back(lock, after):
+def give_back(lock, after, name="unlock"):
     """An op that gives `lock` back once the list `after` of ops has run."""
     # A lock that nothing consumes may be given back before that.
     with tf.control_dependencies(after):
-        return tf.raw_ops.ConsumeMutexLock(mutex_lock=lock, name="unlock")
+        return tf.raw_ops.ConsumeMutexLock(mutex_lock=lock, name=name)

@@ -106,7 +106,8 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
         ops, scope = self._ops, self._ops.name + "/"
         in_control_flow = ops.accumulate is None
         # What is built there is under the caller's dependencies anyway.
-        asked_for = [] if in_control_flow else _asked_for(self._who, scope)
+        asked_for = [] if in_control_flow else _asked_for(
+            self._who, scope + "step/")
         if global_step is None and not asked_for:
             return step
 
@@ -116,7 +117,8 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
             # A schedule's read, which the apply waits for, comes before.
             with tf.control_dependencies([step] + asked_for):
                 return [global_step.assign_add(
-                    1, use_locking=True, read_value=False)]
+                    1, use_locking=True, read_value=False,
+                    name="global_step")]
 
         with scopes.root_scope(in_control_flow):
             ops.step = scopes.named_group(scope, "step_and_count", count)
@@ -230,12 +232,13 @@ class AccumulatingOptimizer:
                     type(self).__name__))
         gradients.check_reached(self._who, loss, self.var_list)
         with self._graph.as_default():
-            asked_for = _asked_for(self._who, self._scope)
+            asked_for = _asked_for(self._who, self._scope + "accumulate/")
             with scopes.root_scope(), tf.name_scope(self._scope):
                 self._window.fill_with(self._gradients(loss), loss)
                 self._accumulate = scopes.named_group(
                     self._scope, "accumulate",
-                    lambda: asked_for + self._window.add(1.))
+                    lambda: asked_for + self._window.add(
+                        1., self._settings.loss_scale))
         self._loss = loss
         return self._accumulate
 
@@ -252,7 +255,8 @@ class AccumulatingOptimizer:
         return self._average_loss
 
     def _gradients(self, loss):
-        with self._made.record():
+        with gradients.scope_of(self.opt, self._scope), \
+                self._made.record():
             pairs, _ = gradients.compute(self.opt, loss, self.var_list, 1.)
         grads = {variable.op.name: grad for grad, variable in pairs
                  if grad is not None}
@@ -272,9 +276,9 @@ class AccumulatingOptimizer:
             application.build(self._scope, self._window.holds_something())])
         self._remember(applying.state(
             self.opt, self._made.variables + application.made, self.var_list))
-        with tf.control_dependencies([apply]), tf.name_scope(
-                self._scope + "apply_gradients/") as scope:
-            return tf.identity(self._window.read_average_loss(), name=scope)
+        with tf.control_dependencies([apply]):
+            return self._window.read_average_loss(
+                self._scope + "apply_gradients/")
 
     def _remember(self, variables):
         graph_keys.remember(
@@ -288,7 +292,7 @@ class _OpenWindow(window.Window):
     def __init__(self, variables, settings):
         """Makes its variables, a float32 one for the loss among them."""
         super().__init__([(None, variable) for variable in variables],
-                         tf.zeros([], name="no_loss"), settings)
+                         tf.TensorSpec([], tf.float32), settings)
 
     def fill_with(self, grads, loss):
         """Has it add `grads`, one for each variable, and `loss`."""

@@ -1,10 +1,14 @@
 """The root of the graph, whatever scopes the caller stands in."""
 
 import contextlib
+import itertools
 
 import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
+
+# The scope in a window's box of what is averaged before it is built.
+TOWER_MEAN = "tower_mean"
 
 
 @contextlib.contextmanager
@@ -49,20 +53,34 @@ def _root_variable_scope():
 
 @contextlib.contextmanager
 def new_box(name):
-    """A name scope at the root that holds nothing yet, and its ops only.
+    """A name scope at the root that holds nothing else, and its ops only.
 
     Yields:
       The scope, ending in "/".
     """
-    with tf.init_scope():
-        graph = tf.get_default_graph()
-        # TensorFlow does not know the scopes of ops that were imported.
-        taken = {op.name.partition("/")[0] for op in graph.get_operations()}
-        root = graph.unique_name(name)
-        while root in taken:
-            root = graph.unique_name(name)
-    with tf.name_scope(root + "/") as scope:
+    with tf.init_scope(), tf.name_scope(None):
+        scope = free_box(name)
+        tf.get_default_graph().unique_name(scope[:-1])
+    with tf.name_scope(scope):
         yield scope
+
+
+def free_box(name):
+    """The scope at the root, ending in "/", that `new_box` will open next.
+
+    It holds nothing yet but what towers have computed for it.
+    """
+    graph = tf.get_default_graph()
+    # TensorFlow does not know the scopes of ops that were imported.
+    paths = {tuple(op.name.split("/", 2)[:2]) for op in graph.get_operations()}
+    taken = {path[0] for path in paths
+             if not path[-1].startswith(TOWER_MEAN) or len(path) == 1}
+    with tf.name_scope(None):
+        for number in itertools.count():
+            root = "{}_{}".format(name, number) if number else name
+            if root not in taken and root == graph.unique_name(
+                    root, mark_as_used=False):
+                return root + "/"
 
 
 @contextlib.contextmanager
@@ -84,7 +102,7 @@ def in_control_flow(scope):
         return True
     # What is built in a branch depends on what decides whether it is run.
     with tf.device(None):
-        probe = tf.no_op(name=scope + "where/")
+        probe = tf.no_op(name=scope + "caller/")
     return ancestry.first_sometimes_skipped([probe]) is not None
 
 

@@ -62,7 +62,7 @@ class Window:
             list(zip(self._grads, self.model_variables)), self._loss,
             self._settings.weight)
 
-    def add(self, scale, good=None, after=()):
+    def add(self, scale, loss_scale, good=None, after=()):
         """Ops that add one micro-batch.
 
             total += weight * g / unit
@@ -70,35 +70,13 @@ class Window:
         Args:
           scale: what the gradients are still to be multiplied by, a Python
             float or a scalar tensor.
+          loss_scale: likewise, of the loss.
           good: scalar bool tensor, whether the micro-batch is to count, or None
             for always.
           after: list of ops that have to have run before anything is added.
         """
-        settings = self._settings
-        # What is added is made ready outside of the gate and of what it waits
-        # for, so that the op that adds depends on them itself: TensorFlow
-        # leaves that to an input that is made inside, and its optimizers may
-        # take such an input away.
-        terms = [(accumulator, accumulator.ready(grad, scale))
-                 for accumulator, grad in zip(self._accumulators, self._grads)]
-        scalars = []
-        if self._loss_total is not None:
-            scalars.append((self._loss_total, self._loss_total.ready(
-                tf.reshape(self._loss, []), settings.loss_scale)))
-        if self._weight is not None:
-            scalars.append(
-                (self._weight, self._weight.ready(settings.weight)))
-        counts = [(self._count, self._count.ready(
-            tf.constant(1) if good is None else good))]
-        if self._skipped is not None:
-            counts.append((self._skipped, self._skipped.ready(
-                tf.logical_not(good))))
-        # What weighs nothing is left out: 0 * NaN is NaN.
-        included = [] if good is None else [good]
-        if settings.weight is not None:
-            included.append(tf.not_equal(
-                tf.cast(settings.weight, tf.float64), 0.))
-        include = tf.reduce_all(included) if included else None
+        counts, scalars, grads, include = self._make_ready(
+            scale, loss_scale, good)
 
         # A run that fails counts nothing; one that fails before it knows the
         # loss (its input has ended) adds nothing. To wait for all gradients
@@ -106,75 +84,144 @@ class Window:
         complete = tf.group(*self.needed, name="complete")
         first = complete if self._loss is None else self._loss
 
+        def add(terms):
+            return [accumulator.add(value, scope)
+                    for accumulator, value, scope in terms]
+
         def add_terms():
             with tf.control_dependencies([first]):
-                ops = [accumulator.add(term) for accumulator, term in terms]
+                ops = add(grads)
             with tf.control_dependencies([complete]):
-                return ops + [
-                    accumulator.add(term) for accumulator, term in scalars]
+                return ops + add(scalars)
 
         with tf.control_dependencies(after):
             with tf.control_dependencies([complete]):
-                ops = [accumulator.add(term) for accumulator, term in counts]
+                ops = add(counts)
             if include is None:
                 return ops + add_terms()
             return ops + [gate.run_if(
-                include, lambda _: tf.group(*add_terms()))]
+                include, lambda _: tf.group(*add_terms(), name="included"))]
+
+    def _make_ready(self, scale, loss_scale, good):
+        """What is to be added: lists of (accumulator, value, scope).
+
+        It is made ready outside of the gate and of what it waits for, so that
+        the op that adds depends on them itself: TensorFlow leaves that to an
+        input that is made inside, and its optimizers may take such an input
+        away.
+
+        Returns:
+          Those that count the micro-batch, those of its scalars, those of its
+          gradients, and whether to add these two: a scalar bool tensor, or None
+          for always.
+        """
+        def ready(accumulator, value, by=None):
+            with tf.name_scope(accumulator.name) as scope:
+                return accumulator, accumulator.ready(value, by), scope
+
+        scalars, include = [], good
+        counts = [ready(self._count, tf.ones([], tf.int64, name="one")
+                        if good is None else good)]
+        if self._skipped is not None:
+            counts.append(ready(
+                self._skipped, tf.logical_not(good, name="not_good")))
+        if self._weight is not None:
+            scalars.append(ready(self._weight, self._settings.weight))
+            # What weighs nothing is left out: 0 * NaN is NaN.
+            include = tf.not_equal(scalars[0][1], 0., name="weighs_something")
+            if good is not None:
+                include = tf.logical_and(good, include, name="is_included")
+        if self._loss_total is not None:
+            loss = (self._loss if self._loss.shape.rank == 0
+                    else tf.reshape(self._loss, [], name="scalar_loss"))
+            scalars.append(ready(self._loss_total, loss, gradients.factor(
+                loss_scale, self._loss_total.dtype, "loss_scale")))
+        factors = self._in_each_dtype(scale, "scale")
+        grads = [ready(accumulator, grad, factors[accumulator.dtype])
+                 for accumulator, grad in zip(self._accumulators, self._grads)]
+        return counts, scalars, grads, include
+
+    def _in_each_dtype(self, scale, name):
+        """A dict from each type that is added up in to `scale` as its factor.
+
+        Made here, each once, and not for each accumulator.
+        """
+        return {dtype: gradients.factor(scale, dtype, name + "/" + dtype.name)
+                for dtype in dict.fromkeys(
+                    accumulator.dtype for accumulator in self._accumulators)}
 
     def reset(self):
         """Ops that empty the window."""
-        return [accumulator.reset()
-                for accumulator in self._reset_with_window()]
+        ops = []
+        for accumulator in self._reset_with_window():
+            with tf.name_scope(accumulator.name) as scope:
+                ops.append(accumulator.reset(scope))
+        return ops
 
     def holds_something(self):
         """Whether there is anything to apply, a scalar bool tensor."""
-        return tf.not_equal(self._read_weight(), 0., name="holds_something")
+        with tf.name_scope("holds_something") as scope:
+            return tf.not_equal(self._read_weight(), 0., name=scope)
 
     def is_full(self):
         """Whether it holds k micro-batches, a scalar bool tensor."""
-        return tf.greater_equal(
-            self._count.read(), tf.cast(self._settings.k, tf.int64),
-            name="is_full")
+        with tf.name_scope("is_full") as scope:
+            return tf.greater_equal(
+                self._count.read("count"),
+                tf.cast(self._settings.k, tf.int64, name="k"), name=scope)
 
     def read_count(self):
         """The count, read where it is called."""
-        return self._count.read()
+        return self._count.read("count")
 
     def read_weight(self):
         """The sum of the weights, None when there are none."""
-        return None if self._weight is None else self._weight.read()
+        return None if self._weight is None else self._weight.read("weight")
 
     def read_skipped(self):
         """The micro-batches skipped so far, None when none ever are."""
-        return None if self._skipped is None else self._skipped.read()
+        return None if self._skipped is None else self._skipped.read("skipped")
 
     def read_accumulators(self):
         """What the accumulators hold, read where it is called."""
-        return [accumulator.read() for accumulator in self._accumulators]
+        totals = []
+        for accumulator in self._accumulators:
+            with tf.name_scope(accumulator.name) as scope:
+                totals.append(accumulator.read(scope))
+        return totals
 
-    def read_average_loss(self):
+    def read_average_loss(self, name):
         """The mean loss, 0 in an empty window; None without a loss."""
         if self._loss_total is None:
             return None
-        total = self._loss_total.read()
-        return tf.multiply(total, tf.cast(self._rescale(), total.dtype),
-                           name="mean")
+        with tf.name_scope(name) as scope:
+            total = self._loss_total.read("total")
+            return tf.multiply(total, tf.cast(
+                self._rescale(), total.dtype, name="cast"), name=scope)
 
     def read_reduced(self):
         """The pairs for the optimizer: mean or sum, read where it is called.
 
             mean = (w_1 g_1 + ... + w_r g_r) / unit * (unit / (w_1 + ... + w_r))
         """
-        totals = self.read_accumulators()
         if self._settings.reduction == "mean":
             rescale = self._rescale()
             full = tf.equal(rescale, 1., name="full")
-            totals = [accumulators.map_values(
-                lambda values: gate.scale_unless(
-                    full, values, tf.cast(rescale, values.dtype)), total)
-                      for total in totals]
-        return [(self._as_gradient(total, variable), variable)
-                for total, variable in zip(totals, self.model_variables)]
+            factors = self._in_each_dtype(rescale, "rescale")
+
+        def reduced(values):
+            if self._settings.reduction == "sum":
+                return values
+            return gate.scale_unless(
+                full, values, factors[values.dtype], name="mean")
+
+        pairs = []
+        for accumulator, variable in zip(
+                self._accumulators, self.model_variables):
+            with tf.name_scope(accumulator.name):
+                pairs.append((self._as_gradient(accumulators.map_values(
+                    reduced, accumulator.read("total")), variable), variable))
+        return pairs
 
     def _as_gradient(self, total, variable):
         dtype = variable.dtype.base_dtype
@@ -183,16 +230,19 @@ class Window:
         if self._settings.transform is not None or total.dtype != dtype:
             total = accumulators.sum_duplicates(total)
         return accumulators.map_values(
-            lambda values: tf.cast(values, dtype), total)
+            lambda values: tf.cast(values, dtype, name="cast"), total)
 
     def _rescale(self):
         """What turns a window's totals into means: unit / sum of weights."""
-        return tf.math.divide_no_nan(
-            tf.constant(self._settings.unit, tf.float64), self._read_weight(),
-            name="rescale")
+        with tf.name_scope("rescale") as scope:
+            return tf.math.divide_no_nan(
+                tf.constant(self._settings.unit, tf.float64, name="unit"),
+                self._read_weight(), name=scope)
 
     def _read_weight(self):
-        return tf.cast((self._weight or self._count).read(), tf.float64)
+        accumulator = self._weight or self._count
+        return tf.cast(accumulator.read(accumulator.name), tf.float64,
+                       name="cast")
 
     def _reset_with_window(self):
         scalars = [self._count, self._weight, self._loss_total]

@@ -4,7 +4,6 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
-from tf1accum import accumulators
 from tf1accum import applying
 from tf1accum import gate
 from tf1accum import gradients
@@ -37,15 +36,16 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
     with contextlib.ExitStack() as stack:
         stack.enter_context(tf.name_scope(None))
         scope = stack.enter_context(scopes.new_box(settings.name))
-        in_control_flow = every_k and scopes.in_control_flow(scope)
+        in_control_flow = every_k and scopes.in_control_flow(
+            scope + "step/")
         stack.enter_context(scopes.root_scope(in_control_flow))
         stack.enter_context(tf.name_scope(scope))
         _reserve_op_names()
         made = recorder.Recorder()
         with made.record(), tf.name_scope("scale"):
-            scale = settings.scale
-        with made.record():
-            grads_and_vars, scale = compute(scale)
+            loss_scale = settings.loss_scale
+        with gradients.scope_of(optimizer, scope), made.record():
+            grads_and_vars, scale = compute(settings.scale(loss_scale))
         grads_and_vars = gradients.drop_none(who, grads_and_vars)
         with _outside(in_control_flow, scope):
             if in_control_flow:
@@ -57,7 +57,9 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
             with _outside(in_control_flow, scope):
                 lock = mutex.Mutex(scope + "mutex")
         accumulate, step = _build_accumulate_and_step(
-            scope, window, application, scale, update_ops, settings, lock)
+            scope, window, application, update_ops, lock,
+            lambda after=(): _build_terms(
+                scope, window, scale, loss_scale, settings, after))
         with _outside(in_control_flow, scope):
             apply, apply_and_reset, reset = _build_apply_and_reset(
                 scope, window, application, lock)
@@ -90,19 +92,17 @@ def _reserve_op_names():
         tf.get_default_graph().unique_name(op_name)
 
 
-def _build_accumulate_and_step(scope, window, application, scale, update_ops,
-                               settings, lock):
+def _build_accumulate_and_step(scope, window, application, update_ops, lock,
+                               build_terms):
     """The op that adds a micro-batch, and the one that then applies at k."""
     if lock is None:
         return scopes.named_group(
-            scope, "accumulate", lambda: update_ops + _build_terms(
-                scope, window, scale, settings)), None
+            scope, "accumulate", lambda: update_ops + build_terms()), None
     with tf.name_scope(scope + "accumulate/"):
         # From the first term to the reset, one run at a time: a term that is
         # added while another run applies would be lost in its reset.
         held = lock.take(after=window.needed)
-        added = tf.group(*_build_terms(
-            scope, window, scale, settings, after=[held]))
+        added = tf.group(*build_terms(after=[held]), name="added")
     accumulate = scopes.named_group(
         scope, "accumulate", lambda: update_ops + [
             mutex.give_back(held, after=[added])])
@@ -111,9 +111,10 @@ def _build_accumulate_and_step(scope, window, application, scale, update_ops,
         with tf.control_dependencies([added]):
             full = window.is_full()
             applied = application.build(scope + "step/", tf.logical_and(
-                full, window.holds_something()))
-        with tf.control_dependencies([applied]):
-            closed = gate.run_if(full, lambda _: tf.group(*window.reset()))
+                full, window.holds_something(), name="applies"))
+        with tf.control_dependencies([applied]), tf.name_scope("reset"):
+            closed = gate.run_if(
+                full, lambda _: tf.group(*window.reset(), name="emptied"))
         return update_ops + [mutex.give_back(held, after=[closed])]
 
     return accumulate, scopes.named_group(scope, "step", close_window)
@@ -136,11 +137,15 @@ def _build_apply_and_reset(scope, window, application, lock):
         return lambda: [mutex.give_back(held[0], build_ops())] if held else (
             build_ops())
 
+    def reset_applied():
+        with tf.name_scope("reset"):
+            return reset_after([applied])
+
     # Grouped side by side, reset would overtake apply.
     apply = scopes.named_group(
         scope, "apply", let_go(lambda: [applied], held))
     apply_and_reset = scopes.named_group(
-        scope, "apply_and_reset", let_go(lambda: reset_after([applied]), held))
+        scope, "apply_and_reset", let_go(reset_applied, held))
     with tf.name_scope(scope + "reset/"):
         held = [] if lock is None else [lock.take(after=[])]
     reset = scopes.named_group(
@@ -148,35 +153,33 @@ def _build_apply_and_reset(scope, window, application, lock):
     return apply, apply_and_reset, reset
 
 
-def _build_terms(scope, window, scale, settings, after=()):
+def _build_terms(scope, window, scale, loss_scale, settings, after):
     """Ops that add one micro-batch, if it is one to add."""
     if settings.nonfinite == "propagate":
-        return window.add(scale, after=after)
-    names, flags = window.finite()
-    good = tf.reduce_all(flags)
-    if settings.nonfinite == "skip":
-        return window.add(scale, good, after)
-    check = tf.raw_ops.Assert(
-        condition=good, summarize=len(names), data=[
-            "tf1accum: the micro-batch was not added to the window {}, since "
-            "these are not all finite:".format(scope[:-1]),
-            tf.boolean_mask(tf.constant(names), tf.logical_not(flags))])
-    return window.add(scale, after=[check] + list(after))
+        return window.add(scale, loss_scale, after=after)
+    with tf.name_scope("finite"):
+        names, flags = window.finite()
+        good = tf.reduce_all(flags, axis=0, name="all")
+        if settings.nonfinite == "skip":
+            check = []
+        else:
+            check = [tf.raw_ops.Assert(
+                condition=good, summarize=len(names), name="check", data=[
+                    "tf1accum: the micro-batch was not added to the window "
+                    "{}, since these are not all finite:".format(scope[:-1]),
+                    tf.gather_nd(
+                        tf.constant(names, name="names"),
+                        tf.where(tf.logical_not(flags, name="not_finite"),
+                                 name="places"), name="which")])]
+    return window.add(scale, loss_scale, None if check else good,
+                      check + list(after))
 
 
 def _read_all(scope, window):
     """What a program may look at, each under a name of its own."""
-
-    def named(name, value):
-        return None if value is None else accumulators.map_values(
-            lambda tensor: tf.identity(tensor, name=name), value)
-
     with tf.name_scope(scope + "read/"):
         return dict(
-            average_loss=named("average_loss", window.read_average_loss()),
-            count=named("count", window.read_count()),
-            weight=named("weight", window.read_weight()),
-            skipped=named("skipped", window.read_skipped()),
-            accumulators=[
-                named(variable.op.name, read) for variable, read in zip(
-                    window.model_variables, window.read_accumulators())])
+            average_loss=window.read_average_loss("average_loss"),
+            count=window.read_count(), weight=window.read_weight(),
+            skipped=window.read_skipped(),
+            accumulators=window.read_accumulators())
