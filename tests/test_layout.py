@@ -10,12 +10,13 @@ PACKAGE = os.path.dirname(tf1accum.__file__)
 # What each module may import of the package.
 ALLOWED = {
     "__init__": {"accumulation", "gradients", "hooks", "host", "optimizer",
-                 "ports", "running_mean", "savers",
+                 "ports", "recovery", "restoring", "running_mean", "savers",
                  "train_ops"},
     # Leaves.
     "ancestry": set(),
     "gate": set(),
     "graph_keys": set(),
+    "graph_variables": set(),
     "mutex": set(),
     "recorder": set(),
     "scopes": {"ancestry"},
@@ -28,7 +29,7 @@ ALLOWED = {
     "applying": {"ancestry", "arguments", "gate", "recorder"},
     # Build: one window, and the ways to ask for one.
     "wiring": {"applying", "gate", "gradients", "mutex",
-               "recorder", "scopes", "train_ops", "window"},
+               "recorder", "recovery", "scopes", "train_ops", "window"},
     "accumulation": {"arguments", "gradients", "update_ops", "wiring"},
     "optimizer": {"arguments", "gradients", "update_ops", "wiring"},
     "ports": {"applying", "arguments", "gradients", "graph_keys", "optimizer",
@@ -39,9 +40,12 @@ ALLOWED = {
     "host": {"applying", "arguments", "feeds", "gradients", "graph_keys",
              "recorder", "running_mean", "scopes", "train_ops"},
     # Waist.
-    "train_ops": {"graph_keys", "savers"},
+    "train_ops": {"savers"},
+    "recovery": {"gradients", "graph_keys", "graph_variables", "scopes",
+                 "train_ops"},
     # Run.
-    "savers": {"graph_keys"},
+    "savers": {"graph_keys", "graph_variables"},
+    "restoring": {"savers"},
     "hooks": {"train_ops"},
 }
 
@@ -97,7 +101,8 @@ def test_only_the_public_api_of_tensorflow_is_used():
             assert name in (
                 "tensorflow", "tensorflow.compat.v1", "collections",
                 "collections.abc",
-                "contextlib", "itertools", "numbers", "numpy", "re", "warnings"), (module, name)
+                "contextlib", "itertools", "json", "numbers", "numpy", "re",
+                "warnings"), (module, name)
         for forbidden in ("initialized_value(", "tensorflow.python"):
             assert forbidden not in source(module), module
 

@@ -117,41 +117,6 @@ def _has_own_gradient(op):
         return False
 
 
-def finite(grads_and_vars, loss, weight):
-    """What of a micro-batch is finite.
-
-    Costs a pass over each gradient.
-
-    Args:
-      grads_and_vars: list of (gradient, variable) pairs.
-      loss: scalar tensor, or None.
-      weight: scalar tensor, or None.
-
-    Returns:
-      Names, a list of strings, and a bool tensor of as many.
-    """
-    values = [(variable.name, variable.op.name, getattr(grad, "values", grad))
-              for grad, variable in grads_and_vars]
-    if loss is not None:
-        values.append(("the loss " + loss.name, "average_loss", loss))
-    if weight is not None:
-        values.append(("the weight " + weight.name, "weight",
-                       tf.cast(weight, tf.float64, name="weight/cast")))
-    return [who for who, _, _ in values], tf.stack(
-        [_all_finite(value, name) for _, name, value in values], name="each")
-
-
-def _all_finite(values, name):
-    rank = values.shape.rank
-    if rank == 0:
-        return tf.math.is_finite(values, name=name)
-    with tf.name_scope(name) as scope:
-        axes = (list(range(rank)) if rank is not None
-                else tf.range(tf.rank(values, name="rank"), name="axes"))
-        return tf.reduce_all(tf.math.is_finite(values, name="is_finite"),
-                             axis=axes, name=scope)
-
-
 def average_tower_gradients(tower_grads_and_vars, name="accumulation"):
     """The mean over towers of their gradients: the mean, not the sum.
 
@@ -247,6 +212,21 @@ def dense(grad, dtype, shape):
     return tf.math.unsorted_segment_sum(
         tf.cast(grad.values, dtype, name="cast"), grad.indices, rows,
         name="dense")
+
+
+def parts(grad):
+    """The tensors of `grad`, by name: its values, and what says which rows."""
+    if isinstance(grad, tf.IndexedSlices):
+        return {"values": grad.values, "indices": grad.indices,
+                "dense_shape": grad.dense_shape}
+    return {"values": grad, "indices": None, "dense_shape": None}
+
+
+def from_parts(values, indices, dense_shape):
+    """What `parts` took apart."""
+    if indices is None:
+        return values
+    return tf.IndexedSlices(values, indices, dense_shape)
 
 
 def drop_none(who, grads_and_vars):

@@ -57,10 +57,24 @@ class Window:
             if value is not None]
 
     def finite(self):
-        """Names of those, and a bool tensor of which are finite."""
-        return gradients.finite(
-            list(zip(self._grads, self.model_variables)), self._loss,
-            self._settings.weight)
+        """Names of those, and a bool tensor of which are finite.
+
+        Costs a pass over each gradient.
+        """
+        names, flags = [], []
+        for variable, grad in zip(self.model_variables, self._grads):
+            names.append(variable.name)
+            flags.append(_all_finite(
+                getattr(grad, "values", grad), variable.op.name))
+        if self._loss is not None:
+            names.append("the loss " + self._loss.name)
+            flags.append(_all_finite(self._loss, "average_loss"))
+        weight = self._settings.weight
+        if weight is not None:
+            names.append("the weight " + weight.name)
+            flags.append(_all_finite(
+                tf.cast(weight, tf.float64, name="weight/cast"), "weight"))
+        return names, tf.stack(flags, name="each")
 
     def add(self, scale, loss_scale, good=None, after=()):
         """Ops that add one micro-batch.
@@ -248,3 +262,14 @@ class Window:
         scalars = [self._count, self._weight, self._loss_total]
         return [accumulator for accumulator in scalars + self._accumulators
                 if accumulator is not None]
+
+
+def _all_finite(values, name):
+    rank = values.shape.rank
+    if rank == 0:
+        return tf.math.is_finite(values, name=name)
+    with tf.name_scope(name) as scope:
+        axes = (list(range(rank)) if rank is not None
+                else tf.range(tf.rank(values, name="rank"), name="axes"))
+        return tf.reduce_all(tf.math.is_finite(values, name="is_finite"),
+                             axis=axes, name=scope)
