@@ -32,7 +32,8 @@ def apply_gradients(who, optimizer, grads_and_vars, global_step):
     if global_step is not None:
         with tf.control_dependencies([op]):
             op = global_step.assign_add(
-                1, name="global_step", read_value=False)
+                tf.ones([], global_step.dtype.base_dtype, name="one"),
+                name="global_step", read_value=False)
     return op
 
 

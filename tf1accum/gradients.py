@@ -181,7 +181,7 @@ def _mean(grads, variable, number):
     sparse = all(isinstance(grad, tf.IndexedSlices) for grad in grads)
     parts = []
     for tower, grad in enumerate(grads):
-        with tf.name_scope("tower_{}".format(tower)):
+        with tf.name_scope("tower{}".format(tower)):
             parts.append(
                 (tf.cast(grad.values, wide, name="cast"),
                  tf.cast(grad.indices, tf.int64, name="indices"))

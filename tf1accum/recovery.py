@@ -61,7 +61,8 @@ def remember(ops, state):
                        if op.graph is ops.graph],
     }
     with scopes.outside_of_control_flow(ops.name + "/"):
-        record = tf.constant(json.dumps(content), name="record")
+        record = tf.constant(
+            json.dumps(content), name=ops.name + "/record/")
     _list(ops, state, record.op)
 
 

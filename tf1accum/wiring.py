@@ -171,8 +171,10 @@ def _build_terms(scope, window, scale, loss_scale, settings, after):
         else:
             check = [tf.raw_ops.Assert(
                 condition=good, summarize=len(names), name="check", data=[
-                    "tf1accum: the micro-batch was not added to the window "
-                    "{}, since these are not all finite:".format(scope[:-1]),
+                    tf.constant(
+                        "tf1accum: the micro-batch was not added to the window "
+                        "{}, since these are not all finite:".format(
+                            scope[:-1]), name="message"),
                     tf.gather_nd(
                         tf.constant(names, name="names"),
                         tf.where(tf.logical_not(flags, name="not_finite"),
