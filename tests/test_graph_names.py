@@ -9,7 +9,6 @@ import re
 import pytest
 import tensorflow.compat.v1 as tf
 
-import conftest
 import models
 import tf1accum
 
@@ -205,6 +204,22 @@ def test_a_box_holds_the_means_of_towers_of_several_losses():
             mean, tf.train.GradientDescentOptimizer(1.), k=1).name == box
 
 
+def test_many_zeros_are_made_after_the_apply_and_not_held_from_the_start():
+    """Zeros of all variables at once would be the memory of another model."""
+    v = tf.get_variable("v", [2000], use_resource=True)
+    ops = tf1accum.build(tf.reduce_sum(v * v), [v],
+                         tf.train.GradientDescentOptimizer(1.), k=2)
+    reset, = [op for op in ops.apply_and_reset.control_inputs
+              if op.name == "accumulation/apply_and_reset/reset/v"]
+    zeros = reset.inputs[1].op
+    assert zeros.type == "Fill"
+    assert [op.name for op in zeros.control_inputs] == [
+        "accumulation/apply/gate"]
+    assert not [op for op in tf.get_default_graph().get_operations()
+                if op.type == "Const" and 2000 in
+                op.outputs[0].shape.as_list()]
+
+
 def test_the_benchmark_prints_what_it_counts(monkeypatch, capsys):
     monkeypatch.setattr(graph_size, "LAYERS", (2, 3))
     monkeypatch.setattr(graph_size, "KINDS", {
@@ -220,4 +235,3 @@ def test_the_benchmark_prints_what_it_counts(monkeypatch, capsys):
     assert found["build"]["nodes"] == {
         "2": ["accumulation"], "3": ["accumulation"]}
     assert len(found["the published recipe"]["nodes"]["3"]) > 9
-    conftest.set_behaviour("v1")

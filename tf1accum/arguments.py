@@ -52,7 +52,7 @@ class Settings(collections.namedtuple("Settings", (
         if self.weight is None:
             return 1. / self.unit
         weight = tf.cast(self.weight, tf.float64, name="weight")
-        return weight if self.unit == 1 else tf.divide(
+        return weight if self.unit == 1 else tf.realdiv(
             weight, self.unit, name="share")
 
     def scale(self, loss_scale):

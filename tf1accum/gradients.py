@@ -187,12 +187,12 @@ def _mean(grads, variable, number):
                  tf.cast(grad.indices, tf.int64, name="indices"))
                 if sparse else dense(grad, wide, variable.shape.as_list()))
     if not sparse:
-        return tf.cast(tf.divide(
+        return tf.cast(tf.realdiv(
             tf.add_n(parts, name="sum"), number, name="mean"), dtype,
                        name="cast")
     values, indices = zip(*parts)
     return tf.IndexedSlices(
-        tf.cast(tf.divide(tf.concat(values, 0, name="values"), number,
+        tf.cast(tf.realdiv(tf.concat(values, 0, name="values"), number,
                           name="mean"), dtype, name="cast"),
         tf.concat(indices, 0, name="indices"), grads[0].dense_shape)
 
