@@ -221,7 +221,7 @@ class SparseAccumulator:
             made_room = gate.run_if(
                 tf.greater(tf.add(used, number, name="needed"), room,
                            name="is_full"),
-                lambda _: self._make_room(used, number, room))
+                lambda _: self._make_room(number, room))
         with tf.control_dependencies([made_room]):
             start = _read(self._used, "start")
             at = tf.range(start, tf.add(start, number, name="end"),
@@ -237,10 +237,10 @@ class SparseAccumulator:
             return self._used.assign_add(
                 number, name="write_used", read_value=False)
 
-    def _make_room(self, used, number, room):
+    def _make_room(self, number, room):
         """Adds up rows of one index, and makes room for `number` and more."""
-        summed = sum_duplicates(self._read_held(used))
-        used = tf.size(summed.indices, out_type=tf.int64, name="used")
+        summed = sum_duplicates(self._read_held())
+        used = tf.size(summed.indices, out_type=tf.int64, name="still_used")
         double = tf.multiply(
             tf.add(used, number, name="then_used"), 2, name="double")
         spare = tf.subtract(
@@ -266,15 +266,15 @@ class SparseAccumulator:
         # Not while a micro-batch is half written.
         lock = self._mutex.take(after=[])
         with tf.control_dependencies([lock]):
-            rows = self._read_held(_read(self._used, "used"))
+            rows = self._read_held()
         released = mutex.give_back(
             lock, after=[rows.values, rows.indices])
         with tf.control_dependencies([released]):
             return rows_of(self._variable, tf.identity(rows.values, name=name),
                            tf.identity(rows.indices, name="indices"))
 
-    def _read_held(self, used):
-        at = tf.range(used, dtype=tf.int64, name="at")
+    def _read_held(self):
+        at = tf.range(_read(self._used, "used"), dtype=tf.int64, name="at")
         # A gather, since reading the variable would copy the spare room too.
         return tf.IndexedSlices(*[
             tf.raw_ops.ResourceGather(
