@@ -53,3 +53,22 @@ def graph():
     set_behaviour("v1")
     with tf.Graph().as_default() as graph:
         yield graph
+
+
+@pytest.fixture
+def export(capfd, caplog):
+    """A function that writes the MetaGraph, of which nothing may be left out.
+
+    What does not serialise, TensorFlow logs and leaves out.
+    """
+
+    def write(path):
+        tf.logging.set_verbosity(tf.logging.INFO)
+        try:
+            tf.train.export_meta_graph(str(path))
+        finally:
+            tf.logging.set_verbosity(tf.logging.ERROR)
+        said = capfd.readouterr().err + caplog.text
+        assert "serializing" not in said and "WARN" not in said
+
+    return write

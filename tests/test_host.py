@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import models
+from models import refuses
 from tf1accum import accumulation
 from tf1accum import host as host_lib
 
@@ -663,17 +664,6 @@ def test_a_loss_of_one_number_in_any_shape_is_a_loss():
 
 
 # What is refused.
-
-
-def refuses(error_class, words, call):
-    """Checks the error and its words, and that no op was added."""
-    graph = tf.get_default_graph()
-    before = graph.as_graph_def(), graph.get_all_collection_keys()
-    with pytest.raises(error_class) as error:
-        call()
-    for word in words:
-        assert word in str(error.value), str(error.value)
-    assert (graph.as_graph_def(), graph.get_all_collection_keys()) == before
 
 
 @pytest.mark.parametrize("changes, error_class, words", [
