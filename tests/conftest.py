@@ -1,11 +1,22 @@
 """What every test runs under: one behaviour of TensorFlow, one fresh graph."""
 
+import contextlib
+import io
 import os
+import runpy
+import subprocess
+import sys
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 import tensorflow.compat.v1 as tf
+
+import tf1accum
+
+EXAMPLES = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
 
 tf.disable_eager_execution()
 tf.logging.set_verbosity(tf.logging.ERROR)
@@ -72,3 +83,37 @@ def export(capfd, caplog):
         assert "serializing" not in said and "WARN" not in said
 
     return write
+
+
+def run_example(name, *arguments):
+    """What an example prints, run as a program of its own."""
+    package = os.path.dirname(os.path.dirname(tf1accum.__file__))
+    run = subprocess.run(
+        [sys.executable, os.path.join(EXAMPLES, name)] + list(arguments),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True, env=dict(os.environ, PYTHONPATH=package))
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def run_here(name, *arguments, status=None):
+    """What an example prints, run in this process: to start one takes seconds.
+
+    Args:
+      status: what it has to end with at once, or None when it has to run.
+    """
+    path, printed = os.path.join(EXAMPLES, name), io.StringIO()
+    with mock.patch.object(sys, "argv", [path] + list(arguments)), \
+            mock.patch.object(sys, "path", [EXAMPLES] + sys.path), \
+            contextlib.redirect_stdout(printed), \
+            contextlib.redirect_stderr(printed):
+        try:
+            if status is None:
+                runpy.run_path(path, run_name="__main__")
+            else:
+                with pytest.raises(SystemExit) as stop:
+                    runpy.run_path(path, run_name="__main__")
+                assert stop.value.code == status
+        finally:
+            set_behaviour("v1")
+    return printed.getvalue()
