@@ -23,7 +23,9 @@ tf.logging.set_verbosity(tf.logging.ERROR)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--sequences", type=int, default=300, metavar="N",
+    # As many as each run of all tests can afford. Who changes what a window
+    # does runs more: `pytest tests/test_differential.py --sequences 1000`.
+    parser.addoption("--sequences", type=int, default=150, metavar="N",
                      help="random sequences to run (test_differential.py)")
     parser.addoption("--seed", type=int, default=None, metavar="S",
                      help="run the random sequence S alone")
@@ -57,6 +59,13 @@ def behaviour(request):
 @pytest.fixture(params=["ref", "resource"])
 def use_resource(request):
     return request.param == "resource"
+
+
+# For what is tested in many cases: each behaviour and each kind of variable, in
+# the pairs that programs have, where the law has all pairs.
+in_pairs = pytest.mark.parametrize(
+    "behaviour, use_resource", [("v1", "ref"), ("eager_off", "resource")],
+    indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import models
+from conftest import in_pairs
 from models import refuses
 from tf1accum import accumulation
 from tf1accum import host as host_lib
@@ -120,6 +121,7 @@ def test_the_gradients_come_by_name_and_are_those_of_one_micro_batch(
 
 
 @pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
+@in_pairs
 def test_two_windows_do_what_the_graph_does(behaviour, use_resource,
                                             optimizer):
     """Row F6: the same as the mean that is made in the graph."""
@@ -346,6 +348,7 @@ def test_a_micro_batch_without_lookups_has_no_rows(words):
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "ftrl", "adam"])
+@in_pairs
 def test_sparse_windows_do_what_one_step_on_the_whole_batch_does(
         behaviour, use_resource, optimizer):
     """Row F7: rows of no lookup are left to the optimizer's own rule."""
