@@ -85,13 +85,15 @@ def test_fresh_sessions_apply_at_exactly_the_kth_run(behaviour, use_resource):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_eight_threads_apply_hundreds_of_times_and_lose_no_gradient(
         behaviour, use_resource, sparse):
-    v = tf.get_variable("v", [20], tf.float64, tf.zeros_initializer(),
+    # Of a size that takes its time: what overlaps has to be seen.
+    size = 5000
+    v = tf.get_variable("v", [size], tf.float64, tf.zeros_initializer(),
                         use_resource=use_resource)
     x = tf.placeholder(tf.float64, [])
-    grad = tf.fill([20], x)
+    grad = tf.fill([size], x)
     if sparse:
         grad = tf.IndexedSlices(
-            tf.fill([20], x), tf.range(20), tf.constant([20]))
+            tf.fill([size], x), tf.range(size), tf.constant([size]))
     step = tf.train.get_or_create_global_step()
     opt = make(tf.train.GradientDescentOptimizer(
         tf.constant(1., tf.float64)), k=4, reduction="sum")
@@ -107,7 +109,7 @@ def test_eight_threads_apply_hundreds_of_times_and_lose_no_gradient(
             thread.join()
         assert session.run([step, opt.ops.count]) == [300, 0]
         # 150 * (0 + 1 + ... + 7), a whole number and so exact.
-        np.testing.assert_array_equal(session.run(v), np.full(20, -4200.))
+        np.testing.assert_array_equal(session.run(v), np.full(size, -4200.))
 
 
 def test_a_short_window_is_flushed_or_dropped(behaviour, model):
