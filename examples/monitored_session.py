@@ -32,7 +32,7 @@ def train(k, steps, folder, limit=None):
         with tf.train.MonitoredTrainingSession(
                 checkpoint_dir=folder,
                 # First, so that the session's own saver sees what it did.
-                chief_only_hooks=[tf1accum.AccumulationHook(ops, k)],
+                chief_only_hooks=[tf1accum.AccumulationHook(ops)],
                 hooks=[tf.train.StopAtStepHook(last_step=steps)]) as sess:
             start, count = sess.run_step_fn(
                 lambda step_context: step_context.session.run(

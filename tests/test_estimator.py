@@ -146,7 +146,7 @@ def test_the_hook_drives_an_estimator_too(number, expected, tmp_path):
             global_step=tf.train.get_global_step())
         return tf.estimator.EstimatorSpec(
             mode, loss=loss, train_op=ops.accumulate,
-            training_chief_hooks=[tf1accum.AccumulationHook(ops, K)])
+            training_chief_hooks=[tf1accum.AccumulationHook(ops)])
 
     estimator = tf.estimator.Estimator(hooked_fn, str(tmp_path))
     runs = Runs()

@@ -29,7 +29,7 @@ class Program:
                 **kwargs)
             self.fetches = [loss]
             self.first = [tf1accum.AccumulationHook(
-                self.ops, k, flush_at_end=flush)]
+                self.ops, flush_at_end=flush)]
         else:
             optimizer = tf1accum.AccumulatingOptimizer(optimizer, k, **kwargs)
             self.fetches = [loss, optimizer.minimize(loss, self.step)]
@@ -520,7 +520,7 @@ def test_k_may_be_a_tensor_that_grows(use_resource, as_variable):
     ops = tf1accum.build(
         model.loss, optimizer=tf.train.GradientDescentOptimizer(0.1), k=read,
         global_step=step)
-    hook = tf1accum.AccumulationHook(ops, read)
+    hook = tf1accum.AccumulationHook(ops)
     states = []
     with tf.train.MonitoredSession(hooks=[hook]) as session:
         for number, batch in enumerate(model.batches(6)):
@@ -536,8 +536,7 @@ def test_two_windows_have_a_hook_each():
     windows = [tf1accum.build(
         model.loss, model.variables, tf.train.GradientDescentOptimizer(0.1), k,
         name=name) for model, k, name in ((one, 2, "a"), (two, 3, "b"))]
-    hooks = [tf1accum.AccumulationHook(ops, k)
-             for ops, k in zip(windows, (2, 3))]
+    hooks = [tf1accum.AccumulationHook(ops) for ops in windows]
     with tf.train.MonitoredSession(hooks=hooks) as session:
         for batch in one.batches(5):
             session.run([], {**one.feed(batch), **two.feed(batch)})
@@ -551,27 +550,16 @@ def test_it_refuses_what_it_cannot_drive():
     every_k = tf1accum.AccumulatingOptimizer(sgd, 2)
     train_op = every_k.minimize(model.loss)
     hook = tf1accum.AccumulationHook
-    with tf.Graph().as_default():
-        elsewhere = tf.placeholder(tf.int32, [])
-    for error, words, arguments in (
+    for error, words, argument in (
             (TypeError, "ops must be an AccumulationOps; got <tf.Operation",
-             (train_op, 2)),
-            (ValueError, "Run the train op without the hook", (every_k.ops, 2)),
-            (TypeError, "k must be an integer, the one that the builder was "
-             "given; got 2.0.", (ops, 2.)),
-            (TypeError, "got True", (ops, True)),
-            (ValueError, "k must be 1 or more, as the builder was given it; "
-             "got 0.", (ops, 0)),
-            (TypeError, "a tensor k must be an integer scalar; got model_x:0 "
-             "of float32", (ops, model.x)),
-            (ValueError, "a tensor k must be of the graph of the ops; "
-             "Placeholder:0 is of another.", (ops, elsewhere))):
+             train_op),
+            (ValueError, "Run the train op without the hook", every_k.ops)):
         with pytest.raises(error) as raised:
-            hook(*arguments)
+            hook(argument)
         assert str(raised.value).startswith("tf1accum.AccumulationHook: ")
         assert words in str(raised.value)
     with tf.Graph().as_default(), pytest.raises(RuntimeError) as raised:
-        tf.train.MonitoredSession(hooks=[hook(ops, 2)])
+        tf.train.MonitoredSession(hooks=[hook(ops)])
     assert "the session must be of the graph of the ops" in str(raised.value)
 
 

@@ -143,10 +143,11 @@ def test_a_saver_takes_the_arguments_of_a_saver(tmp_path):
         paths = [saver.save(session, str(tmp_path / "m"), global_step=i)
                  for i in range(4)]
     assert saver.last_checkpoints == paths[2:]
-    with pytest.raises(TypeError) as error:
-        tf1accum.model_saver(var_list=[model.w])
-    assert "tf1accum.model_saver: the variables are the model's" in str(
-        error.value)
+    for function in (tf1accum.model_saver, tf1accum.resumable_saver):
+        with pytest.raises(TypeError) as error:
+            function(var_list=[model.w])
+        assert "tf1accum.{}: knows which variables it is for".format(
+            function.__name__) in str(error.value)
 
 
 def test_the_saver_of_a_record_is_made_in_its_own_graph():

@@ -26,9 +26,13 @@ from tf1accum.hooks import AccumulationHook
 from tf1accum.host import build_host
 from tf1accum.host import HostOps
 from tf1accum.optimizer import AccumulatingOptimizer
+from tf1accum.recovery import recover
+from tf1accum.restoring import restore_model
+from tf1accum.restoring import Restored
 from tf1accum.running_mean import RunningMean
 from tf1accum.savers import model_saver
 from tf1accum.savers import model_variables
+from tf1accum.savers import resumable_saver
 from tf1accum.train_ops import AccumulationOps
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "AccumulationHook",
     "AccumulationOps",
     "HostOps",
+    "Restored",
     "RunningMean",
     "average_tower_gradients",
     "build",
@@ -44,4 +49,7 @@ __all__ = [
     "model_saver",
     "model_variables",
     "ports",
+    "recover",
+    "restore_model",
+    "resumable_saver",
 ]

@@ -201,6 +201,21 @@ def dense(grad, dtype, shape):
         tf.cast(grad.values, dtype), grad.indices, shape[0])
 
 
+def parts(grad):
+    """The tensors of `grad`, by name: its values, and what says which rows."""
+    if isinstance(grad, tf.IndexedSlices):
+        return {"values": grad.values, "indices": grad.indices,
+                "dense_shape": grad.dense_shape}
+    return {"values": grad, "indices": None, "dense_shape": None}
+
+
+def from_parts(values, indices, dense_shape):
+    """What `parts` took apart."""
+    if indices is None:
+        return values
+    return tf.IndexedSlices(values, indices, dense_shape)
+
+
 def drop_none(who, grads_and_vars):
     """The pairs that have a gradient; warns of those that do not.
 

@@ -8,7 +8,10 @@ were, a variable would come back as a bare handle. Each is called
 import tensorflow.compat.v1 as tf
 
 PREFIX = "tf1accum"
+# The ops of the variables that are not the model's.
 STATE = "state"
+# The constant that says what the window is made of.
+RECORD = "record"
 
 
 def remember(graph, name, role, entries):
@@ -17,14 +20,9 @@ def remember(graph, name, role, entries):
         graph.add_to_collection("/".join([PREFIX, name, role]), entry)
 
 
-def state_ops(graph):
-    """The ops of all variables in `graph` that are not the model's.
-
-    Accumulators, window scalars and optimizer state, of every window built in
-    the graph or imported into it.
-    """
-    return [op for key in graph.get_all_collection_keys()
+def recall(graph, role):
+    """The entries of `role`, of every window in `graph` or imported into it."""
+    return [entry for key in graph.get_all_collection_keys()
             if isinstance(key, str) and key.startswith(PREFIX + "/")
-            and key.endswith("/" + STATE)
-            for op in graph.get_collection(key)]
-
+            and key.endswith("/" + role)
+            for entry in graph.get_collection(key)]

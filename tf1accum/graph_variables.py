@@ -1,186 +1,54 @@
-"""The variables of a graph that is read, not imported."""
-
-import collections
+"""The variables of a graph, as objects, however the graph came about."""
 
 import tensorflow.compat.v1 as tf
-from google.protobuf import message
-
-from tf1accum import checkpoint_files
-
-_OPS = ("Variable", "VariableV2", "VarHandleOp")
-# Ops that hand on what they are given.
-PASSING = frozenset([
-    "Identity", "RefIdentity", "ReadVariableOp", "Snapshot", "StopGradient",
-    "Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit"])
-_REFERENCES = frozenset(["RefIdentity", "RefSwitch", "RefEnter", "RefExit"])
-_HANDLES = PASSING - {"ReadVariableOp", "Snapshot"}
-# Where a save op has the tensors that it saves; their keys are its input 1.
-_SAVED = {"Save": 2, "SaveSlices": 3, "SaveV2": 3}
 
 
-class GraphVariables:
-    """The variables of a graph, and how they are wired.
+def listed(graph):
+    """The variables that any collection of `graph` lists, by op name.
 
-    Attributes:
-      nodes: dict of the nodes by name.
-      variables: dict of `checkpoint_files.Key` by the name of the variable.
-      trainable: set of the names of those that are trained, or None where the
-        file has no collections.
-      default_keys: dict of the keys of a default `Saver`, each with the list of
-        the variables it saves; of a partitioned variable, its parts.
+    Of one that comes from a MetaGraph, those of TensorFlow's own collections:
+    it takes the entries of others for tensors.
     """
+    return {
+        entry.op.name: entry for key in graph.get_all_collection_keys()
+        for entry in graph.get_collection(key)
+        if hasattr(entry, "initializer") and hasattr(entry, "op")}
 
-    def __init__(self, graph_file):
-        self.nodes = {node.name: node for node in graph_file.graph_def.node}
-        self.variables = collections.OrderedDict(
-            (node.name, _declared(node))
-            for node in graph_file.graph_def.node if node.op in _OPS)
-        self._consumers = collections.defaultdict(list)
-        for node in graph_file.graph_def.node:
-            for index, name in enumerate(node.input):
-                if not name.startswith("^"):
-                    self._consumers[_op_name(name)].append((node, index))
-        self._read_collections(graph_file.collections)
-        self._read_save_ops()
 
-    def consumers(self, name):
-        """List of (node, input index) that take what `name` gives."""
-        return self._consumers.get(name, [])
+def find(ops):
+    """The variables whose ops are `ops`, a list of one graph; adds no op.
 
-    def variable_of(self, tensor, through=PASSING):
-        """Name of the variable that `tensor` is a read of, or None."""
-        name = _op_name(tensor)
-        for _ in range(len(self.nodes)):
-            if name in self.variables:
-                return name
-            node = self.nodes.get(name)
-            if node is None or node.op not in through or not node.input:
-                return None
-            name = _op_name(node.input[0])
+    Raises:
+      KeyError: one is no variable that `tf.Variable` made.
+    """
+    known = listed(ops[0].graph) if ops else {}
+    variables = [known.get(op.name) or remade(op) for op in ops]
+    if None in variables:
+        raise KeyError(ops[variables.index(None)].name)
+    return variables
+
+
+def remade(op):
+    """The variable of `op` as a new object, or None; adds no op.
+
+    Of one that `tf.Variable` made: it has an op that assigns its initial value,
+    of a name that has not changed since TensorFlow 1.15.
+    """
+    is_resource = op.type == "VarHandleOp"
+    kind, definition = _types(is_resource)
+    try:
+        with op.graph.as_default():
+            return kind.from_proto(definition(
+                variable_name=op.outputs[0].name,
+                initializer_name=op.name + "/Assign", snapshot_name=op.name + (
+                    "/Read/ReadVariableOp:0" if is_resource else "/read:0"),
+                is_resource=is_resource, trainable=False))
+    except KeyError:
         return None
 
-    def updated_by(self, tensor):
-        """Name of the variable that an op given `tensor` can update, or None.
 
-        `tensor` is the variable itself, not a read of it.
-        """
-        name = self.variable_of(tensor, _REFERENCES)
-        if name is None:
-            name = self.variable_of(tensor, _HANDLES)
-            # The identity of any other is a read.
-            if name and self.nodes[name].op != "VarHandleOp":
-                return None
-        return name
-
-    def of_key(self, key):
-        """Names of the variables that are saved under `key`, by any saver."""
-        saved = self._saved.get(key) or self._named.get(key)
-        return saved or ([key] if key in self.variables else [])
-
-    def default_key(self, key):
-        """The `checkpoint_files.Key` that a default `Saver` saves as `key`."""
-        parts = [self.variables[name] for name in self.default_keys[key]]
-        if key not in self._full_shapes:
-            return parts[0]
-        sizes = [part.bytes for part in parts]
-        return checkpoint_files.Key(
-            parts[0].dtype, self._full_shapes[key],
-            None if None in sizes else sum(sizes))
-
-    def _read_collections(self, protos):
-        self.trainable = None
-        self.default_keys = collections.OrderedDict()
-        self._full_shapes = {}
-        self._named = {}
-        if protos is None:
-            self.default_keys.update(
-                (name, [name]) for name in self.variables)
-            return
-        self.trainable = {
-            name for name, _ in self._listed(
-                protos, tf.GraphKeys.TRAINABLE_VARIABLES)}
-        for collection in (tf.GraphKeys.GLOBAL_VARIABLES,
-                           tf.GraphKeys.LOCAL_VARIABLES):
-            for name, slice_def in self._listed(protos, collection):
-                key = slice_def.full_name or name
-                self._named.setdefault(key, []).append(name)
-                if slice_def.full_name:
-                    self._full_shapes[key] = list(slice_def.full_shape)
-        for name, slice_def in self._listed(
-                protos, tf.GraphKeys.GLOBAL_VARIABLES):
-            self.default_keys.setdefault(
-                slice_def.full_name or name, []).append(name)
-
-    def _listed(self, protos, collection):
-        """Pairs (name, slice) of the variables that a collection lists."""
-        if collection not in protos:
-            return []
-        try:
-            listed = [_variable_def().FromString(data)
-                      for data in protos[collection].bytes_list.value]
-        except message.DecodeError:
-            # A program may put anything in a collection.
-            return []
-        return [(_op_name(each.variable_name), each.save_slice_info_def)
-                for each in listed
-                if _op_name(each.variable_name) in self.variables]
-
-    def _read_save_ops(self):
-        self._saved = {}
-        for node in self.nodes.values():
-            first = _SAVED.get(node.op)
-            if first is None or len(node.input) <= first:
-                continue
-            tensors = [name for name in node.input[first:]
-                       if not name.startswith("^")]
-            for key, tensor in zip(
-                    constant_strings(self.nodes.get(_op_name(node.input[1]))),
-                    tensors):
-                variable = self.variable_of(tensor)
-                if variable is not None:
-                    names = self._saved.setdefault(key, [])
-                    if variable not in names:
-                        names.append(variable)
-
-
-def constant_strings(node):
-    """The strings of a constant node, those that are UTF-8; else []."""
-    if node is None or node.op != "Const" or "value" not in node.attr:
-        return []
-    try:
-        values = tf.make_ndarray(node.attr["value"].tensor).ravel()
-        return [value.decode("utf-8") for value in values
-                if isinstance(value, bytes)]
-    except (TypeError, ValueError):
-        return []
-
-
-def _op_name(tensor):
-    return tensor.partition(":")[0]
-
-
-def _declared(node):
-    """The `checkpoint_files.Key` of a variable, by its node."""
-    shape = None
-    if "shape" in node.attr:
-        proto = node.attr["shape"].shape
-        if not proto.unknown_rank:
-            shape = [None if dim.size < 0 else dim.size for dim in proto.dim]
-    try:
-        dtype = tf.as_dtype(node.attr["dtype"].type)
-    except (TypeError, KeyError):
-        dtype = None
-    return checkpoint_files.make_key(dtype, shape)
-
-
-def _variable_def():
-    """The class of the proto that a collection holds of each variable."""
-    # It has no public name.
-    if not _VARIABLE_DEF:
-        with tf.Graph().as_default():
-            _VARIABLE_DEF.append(type(tf.Variable(
-                0., use_resource=True).to_proto()))
-    return _VARIABLE_DEF[0]
-
-
-_VARIABLE_DEF = []
+def _types(resource):
+    # Those of a variable and of its proto, which have no public names.
+    with tf.Graph().as_default():
+        variable = tf.Variable(0., use_resource=resource)
+        return type(variable), type(variable.to_proto())

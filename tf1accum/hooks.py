@@ -1,7 +1,5 @@
 """A hook that drives a window from the runs of a `MonitoredSession`."""
 
-import numbers
-
 import tensorflow.compat.v1 as tf
 
 from tf1accum import train_ops
@@ -59,29 +57,25 @@ class AccumulationHook(tf.train.SessionRunHook):
         NanTensorHook                                   looks at each run
     """
 
-    def __init__(self, ops, k, flush_at_end=False):
+    def __init__(self, ops, flush_at_end=False):
         """Makes a hook for one window; give several for several windows.
 
         Args:
-          ops: `AccumulationOps`, as `build` returns it.
-          k: positive integer, the micro-batches in a window, as given to the
-            builder: the record does not hold it. Or an integer scalar tensor
-            or variable, which is read after each run.
+          ops: `AccumulationOps`, as `build` returns it. Its `k`, where it is a
+            tensor, is read after each run.
           flush_at_end: whether the end of the session applies an unfinished
             window, as the mean of what is in it. Not after a run that raised
             another error than the end of the input.
 
         Raises:
-          TypeError: an argument is of the wrong type.
-          ValueError: an argument has a wrong value, or `ops` are those of a
-            train op, which counts and applies itself.
+          TypeError: `ops` are something else.
+          ValueError: `ops` are those of a train op, which counts and applies
+            itself.
         """
         who = "tf1accum.AccumulationHook"
         _check_ops(who, ops)
-        _check_k(who, k, ops)
         self._who = who
         self._ops = ops
-        self._k = k
         self._flush_at_end = flush_at_end
         self._known_open = False
 
@@ -120,10 +114,11 @@ class AccumulationHook(tf.train.SessionRunHook):
 
     def _apply_if_full(self, session):
         # In a run of its own, which is after the accumulate op for sure.
-        count, k = session.run([self._ops.count, self._k]) if tf.is_tensor(
-            self._k) else (session.run(self._ops.count), self._k)
+        ops = self._ops
+        count, k = session.run([ops.count, ops.k]) if tf.is_tensor(
+            ops.k) else (session.run(ops.count), ops.k)
         if count >= k:
-            session.run(self._ops.apply_and_reset)
+            session.run(ops.apply_and_reset)
 
 
 def _check_ops(who, ops):
@@ -138,24 +133,3 @@ def _check_ops(who, ops):
             "be added twice. Run the train op without the hook; "
             "tf.train.FinalOpsHook(optimizer.flush), in chief_only_hooks, "
             "flushes at the end.".format(who, ops))
-
-
-def _check_k(who, k, ops):
-    if tf.is_tensor(k):
-        if not k.dtype.is_integer or k.shape.rank not in (0, None):
-            raise TypeError(
-                "{}: a tensor k must be an integer scalar; got {} of {} and "
-                "shape {}.".format(
-                    who, k.name, k.dtype.base_dtype.name, k.shape))
-        if k.graph is not ops.graph:
-            raise ValueError(
-                "{}: a tensor k must be of the graph of the ops; {} is of "
-                "another.".format(who, k.name))
-    elif isinstance(k, bool) or not isinstance(k, numbers.Integral):
-        raise TypeError(
-            "{}: k must be an integer, the one that the builder was given; got "
-            "{!r}.".format(who, k))
-    elif k < 1:
-        raise ValueError(
-            "{}: k must be 1 or more, as the builder was given it; got "
-            "{}.".format(who, k))

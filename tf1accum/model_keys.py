@@ -3,9 +3,9 @@
 import collections
 
 from tf1accum import checkpoint_files
-from tf1accum import graph_variables
 from tf1accum import key_structure
 from tf1accum import optimizer_edges
+from tf1accum import variable_nodes
 from tf1accum import window_records
 
 # is_model: whether the key stays in a checkpoint of the model. why: in words.
@@ -17,7 +17,7 @@ class ModelKeys:
 
     Attributes:
       windows: list of `window_records.WindowRecord`.
-      graph: the `graph_variables.GraphVariables`, None without a graph.
+      graph: the `variable_nodes.VariableNodes`, None without a graph.
     """
 
     def __init__(self, graph_file=None):
@@ -26,7 +26,7 @@ class ModelKeys:
         self.graph = None
         if graph_file is not None:
             self.windows = window_records.read(graph_file)
-            self.graph = graph_variables.GraphVariables(graph_file)
+            self.graph = variable_nodes.VariableNodes(graph_file)
             self._edges = optimizer_edges.OptimizerEdges(self.graph)
         self._recorded = {name: "of the window " + window.name
                           for window in self.windows for name in window.state}

@@ -155,7 +155,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         """As those of the wrapped optimizer."""
         return self._optimizer.variables()
 
-    def _build(self, compute, losses, global_step, name):
+    def _build(self, compute, losses, global_step, name, finish=None):
         settings = self._settings._replace(
             global_step=global_step, name=name or self._settings.name)
         arguments.check_settings(self._who, settings)
@@ -166,7 +166,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         self._ops = wiring.build_window(
             self._who, compute, self._optimizer,
             losses[0] if len(losses) == 1 else None, update_ops, settings,
-            every_k=True)
+            every_k=True, finish=finish)
         if self._ops.step.graph is self._ops.graph:
             tf.add_to_collection(tf.GraphKeys.TRAIN_OP, self._ops.step)
         return self._ops.step

@@ -13,7 +13,7 @@ A moving average is none of them: no update of a weight computes with it.
 
 import re
 
-from tf1accum import graph_variables
+from tf1accum import variable_nodes
 
 _APPLY = re.compile(r"(?:Resource)?(?:Sparse)?Apply([A-Z]\w*)$")
 # The input of an Apply op that is the gradient, sparse or dense.
@@ -24,7 +24,7 @@ _GRADIENT = {
     "Momentum": 3, "PowerSign": 6, "ProximalAdagrad": 5,
     "ProximalGradientDescent": 4, "RMSProp": 7}
 _POWERS = {"AdaMax": [3], "Adam": [3, 4], "AdamWithAmsgrad": [4, 5]}
-_SCALARS = graph_variables.PASSING | {"Cast"}
+_SCALARS = variable_nodes.PASSING | {"Cast"}
 _UPDATE = re.compile(
     r"Assign(Add|Sub)?$|Assign(Add|Sub)?VariableOp$|"
     r"(Resource)?Scatter(Nd)?(Add|Sub|Update|Mul|Div|Min|Max)$")
@@ -32,7 +32,7 @@ _ADDITION = re.compile(
     r"AssignAdd(VariableOp)?$|(Resource)?Scatter(Nd)?Add$")
 # What may lie between an accumulator and the gradient that is applied: a
 # variable that the loss reads is further away.
-_ELEMENTWISE = graph_variables.PASSING | {
+_ELEMENTWISE = variable_nodes.PASSING | {
     "Add", "AddN", "AddV2", "Cast", "CheckNumerics", "ClipByValue",
     "CollectiveReduce", "Div", "DivNoNan", "HorovodAllreduce", "Maximum",
     "Merge", "Minimum", "Mul", "NcclAllReduce", "Neg", "RealDiv", "RefMerge",
@@ -50,7 +50,7 @@ class OptimizerEdges:
     """
 
     def __init__(self, graph):
-        """Reads the edges of a `graph_variables.GraphVariables`."""
+        """Reads the edges of a `variable_nodes.VariableNodes`."""
         self._graph = graph
         self.weights = {}
         self.state = {}
@@ -151,7 +151,7 @@ class OptimizerEdges:
                         or _UPDATE.match(node.op)):
                     continue
                 state = (node.name, computed or not (
-                    node.op in graph_variables.PASSING
+                    node.op in variable_nodes.PASSING
                     or _UPDATE.match(node.op)))
                 if state not in seen:
                     seen.add(state)

@@ -99,18 +99,24 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
                          sparse="dense")
         self._who = who
 
-    def _build(self, compute, losses, global_step, name):
+    def _build(self, compute, losses, global_step, name, finish=None):
         arguments.check_settings(self._who, self._settings._replace(
             global_step=global_step, name=name or self._settings.name))
-        step = super()._build(compute, losses, None, name)
-        ops, scope = self._ops, self._ops.name + "/"
-        in_control_flow = ops.accumulate is None
-        # What is built there is under the caller's dependencies anyway.
-        asked_for = [] if in_control_flow else _asked_for(self._who, scope)
-        if global_step is None and not asked_for:
-            return step
 
-        def count():
+        def count_too(ops):
+            in_control_flow = ops.accumulate is None
+            # What is built there is under the caller's dependencies anyway.
+            asked_for = [] if in_control_flow else _asked_for(
+                self._who, ops.name + "/")
+            if global_step is None and not asked_for:
+                return
+            step = ops.step
+            with scopes.root_scope(in_control_flow):
+                ops.step = scopes.named_group(
+                    ops.name + "/", "step_and_count",
+                    lambda: count(step, asked_for))
+
+        def count(step, asked_for):
             if global_step is None:
                 return [step] + asked_for
             # A schedule's read, which the apply waits for, comes before.
@@ -118,13 +124,7 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
                 return [global_step.assign_add(
                     1, use_locking=True, read_value=False)]
 
-        with scopes.root_scope(in_control_flow):
-            ops.step = scopes.named_group(scope, "step_and_count", count)
-        for key in (tf.GraphKeys.TRAIN_OP,
-                    "/".join([graph_keys.PREFIX, ops.name, "step"])):
-            listed = ops.graph.get_collection_ref(key)
-            listed[:] = [ops.step if op is step else op for op in listed]
-        return ops.step
+        return super()._build(compute, losses, None, name, count_too)
 
 
 class AccumulatingOptimizer:

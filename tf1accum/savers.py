@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from tf1accum import graph_keys
+from tf1accum import graph_variables
 
 
 def model_variables(graph=None):
@@ -23,21 +24,34 @@ def model_variables(graph=None):
       A list of variables, in the order in which they were made.
     """
     graph = graph or tf.get_default_graph()
-    left_out = {op.name for op in graph_keys.state_ops(graph)}
+    left_out = {op.name for op in graph_keys.recall(graph, graph_keys.STATE)}
     return [variable
             for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
             if variable.op.name not in left_out]
+
+
+def known_variables(graph):
+    """All variables of `graph` that it lists, or that a window is made of."""
+    known = graph_variables.listed(graph)
+    return dict(known, **{
+        variable.op.name: variable for variable in graph_variables.find([
+            op for op in graph_keys.recall(graph, graph_keys.STATE)
+            if op.name not in known])})
 
 
 def model_saver(**saver_kwargs):
     """A `tf.train.Saver` of the model alone.
 
     Saves and restores `model_variables()`, and what else the graph lists as
-    saveable (lookup tables, iterators), as the default `Saver` would.
+    saveable (lookup tables, iterators), as the default `Saver` would. What it
+    leaves out is in its `left_out`, a list of variables. Those that have no
+    value when it restores get their initial one then: training can go on from
+    the weights, also as `Scaffold(saver=tf1accum.model_saver())`.
 
     The one thing to know: call it after the builders, as any saver is made
-    when the graph is complete. What it restores is the model alone: run the
-    `initializer` of each window after it.
+    when the graph is complete. `restore` leaves the windows and optimizers that
+    have been in use as they are: run the `initializer` of each window, or use
+    `restore_model`, which says what it did besides.
 
     Args:
       **saver_kwargs: arguments of `tf.train.Saver`, but `var_list`.
@@ -49,12 +63,96 @@ def model_saver(**saver_kwargs):
       TypeError: for `var_list`.
       ValueError: when the graph holds nothing to save.
     """
+    return _make("model_saver", _ModelSaver, {
+        variable.op.name for variable in model_variables()}, saver_kwargs)
+
+
+def resumable_saver(**saver_kwargs):
+    """A `tf.train.Saver` of all that a restart needs.
+
+    Saves and restores the model, the state of the optimizers, the global step
+    and the open windows, whatever they hold: that of the default `Saver`, and
+    windows whose `collections` it does not look in. Its `left_out`, a list of
+    variables, holds the local variables of others.
+
+    A process that is killed and restored from the last checkpoint goes on with
+    micro-batch `global_step * k + count`, and ends with the bits that it would
+    have ended with. To start the open window again instead: run `reset` after
+    the restore, and go on with micro-batch `global_step * k`. In a
+    `MonitoredTrainingSession`:
+
+        tf.train.Scaffold(
+            saver=tf1accum.resumable_saver(), local_init_op=tf.group(
+                tf.train.Scaffold.default_local_init_op(), ops.reset))
+
+    The one thing to know: a `CheckpointSaverHook`, and the end of a
+    `MonitoredTrainingSession`, save only if the global step has moved since
+    they saved last. With `save_steps` that is at the end of a window, with
+    `save_secs` in the middle of one too. And such a session gives local
+    variables their initial values after a restore: a window in
+    `LOCAL_VARIABLES` starts empty there.
+
+    Args:
+      **saver_kwargs: arguments of `tf.train.Saver`, but `var_list`.
+
+    Returns:
+      A `tf.train.Saver`.
+
+    Raises:
+      TypeError: for `var_list`.
+      ValueError: when the graph holds nothing to save.
+    """
+    names = {op.name for op in graph_keys.recall(
+        tf.get_default_graph(), graph_keys.STATE)}
+    names.update(variable.op.name for variable in tf.global_variables())
+    return _make("resumable_saver", _LeanSaver, names, saver_kwargs)
+
+
+def _make(what, kind, names, saver_kwargs):
+    """A saver of class `kind` for the variables of those op names."""
     if "var_list" in saver_kwargs:
         raise TypeError(
-            "tf1accum.model_saver: the variables are the model's; got "
-            "var_list. Use tf.train.Saver(var_list) for a list of your own, "
-            "or filter tf1accum.model_variables().")
+            "tf1accum.{}: knows which variables it is for; got var_list. Use "
+            "tf.train.Saver(var_list) for a list of your own, or filter "
+            "tf1accum.model_variables().".format(what))
+    known = known_variables(tf.get_default_graph())
     with tf.name_scope(None):
-        return tf.train.Saver(
-            model_variables() + tf.get_collection(
-                tf.GraphKeys.SAVEABLE_OBJECTS), **saver_kwargs)
+        return kind([known[name] for name in sorted(names)],
+                    [known[name] for name in sorted(set(known) - names)],
+                    saver_kwargs)
+
+
+class _LeanSaver(tf.train.Saver):
+    """A saver that says what it leaves out."""
+
+    def __init__(self, saved, left_out, saver_kwargs):
+        self.left_out = left_out
+        super().__init__(saved + tf.get_collection(
+            tf.GraphKeys.SAVEABLE_OBJECTS), **saver_kwargs)
+
+
+class _ModelSaver(_LeanSaver):
+    """A saver that gives an initial value to what it leaves out."""
+
+    _without_value = None
+
+    def build(self):
+        """As that of `tf.train.Saver`, which calls it unless told to wait."""
+        super().build()
+        if self.saver_def is None:
+            # There is nothing to save, and that is allowed.
+            return
+        scope = self.saver_def.restore_op_name.rpartition("/")[0]
+        with tf.name_scope(scope + "/"):
+            self._without_value = tf.identity(
+                tf.report_uninitialized_variables(self.left_out),
+                name="without_value")
+
+    def restore(self, sess, save_path):
+        """As that of `tf.train.Saver`; then initialises what has no value."""
+        super().restore(sess, save_path)
+        if self._without_value is None:
+            return
+        names = sess.run(self._without_value)
+        sess.run([variable.initializer for variable in self.left_out
+                  if variable.op.name.encode() in names])

@@ -1,6 +1,5 @@
 """The record of the ops that a program runs."""
 
-from tf1accum import graph_keys
 from tf1accum import savers
 
 
@@ -12,6 +11,9 @@ class AccumulationOps:
 
     Attributes:
       name: scope that holds all that was added, a string.
+      k: the micro-batches in a window: the integer that the builder was given,
+        or an integer scalar tensor that reads it.
+      reduction: "mean" or "sum", what is applied.
       accumulate: `tf.Operation`. Adds one micro-batch to the window.
       apply: `tf.Operation`. Hands the mean of what is in the window to the
         optimizer; with an empty window it moves nothing. It leaves the window
@@ -41,11 +43,13 @@ class AccumulationOps:
       graph: the `tf.Graph` of all these.
     """
 
-    def __init__(self, name, graph, accumulate, apply, reset, apply_and_reset,
-                 initializer, step, average_loss, count, weight, skipped,
-                 accumulators, variables, update_ops):
+    def __init__(self, name, graph, k, reduction, accumulate, apply, reset,
+                 apply_and_reset, initializer, step, average_loss, count,
+                 weight, skipped, accumulators, variables, update_ops):
         self.name = name
         self.graph = graph
+        self.k = k
+        self.reduction = reduction
         self.accumulate = accumulate
         self.apply = apply
         self.reset = reset
@@ -69,31 +73,3 @@ class AccumulationOps:
         return "<AccumulationOps {!r} of {} variables>".format(
             self.name, len(self.variables))
 
-
-def remember(ops, state):
-    """Leaves in the graph what `ops` is, for savers and other programs.
-
-    Args:
-      ops: an `AccumulationOps`.
-      state: list of the variables that are not the model's: accumulators,
-        window scalars and the optimizer's state.
-    """
-    for role in ("accumulate", "apply", "reset", "apply_and_reset",
-                 "initializer", "step", "average_loss", "count", "weight",
-                 "skipped"):
-        entry = getattr(ops, role)
-        if entry is not None and entry.graph is not ops.graph:
-            # Inside of a branch or a loop; no program can fetch it.
-            entry = None
-        graph_keys.remember(
-            ops.graph, ops.name, role, [] if entry is None else [entry])
-    graph_keys.remember(ops.graph, ops.name, "accumulators", [
-        part for read in ops.accumulators
-        for part in ([read.indices, read.values] if hasattr(read, "indices")
-                     else [read])])
-    graph_keys.remember(
-        ops.graph, ops.name, "variables",
-        [variable.op for variable in ops.variables])
-    graph_keys.remember(
-        ops.graph, ops.name, graph_keys.STATE,
-        [variable.op for variable in state])

@@ -1,10 +1,11 @@
-"""The windows of a graph, by what the builders left in it."""
+"""The windows of a graph that is read, not imported."""
 
 import collections
-import json
+
+import tensorflow.compat.v1 as tf
 
 from tf1accum import graph_keys
-from tf1accum import graph_variables
+from tf1accum import recovery
 
 # name: with the scope that the graph was imported under. k: an integer, the
 # name of a tensor, or None where the graph has no record of it, as for
@@ -16,13 +17,8 @@ WindowRecord = collections.namedtuple(
 
 def read(graph_file):
     """List of the `WindowRecord`s of a `graph_files.GraphFile`."""
-    windows = []
-    for node in graph_file.graph_def.node:
-        if node.op == "Const" and node.name.rpartition("/")[2] == "record":
-            for text in graph_variables.constant_strings(node)[:1]:
-                window = _parse(node.name, text)
-                if window is not None:
-                    windows.append(window)
+    windows = [_window(node.name, content)
+               for node, content in _records(graph_file.graph_def)]
     known = {name for window in windows for name in window.state}
     for key, state in sorted(_state_collections(graph_file).items()):
         if not state or not known.issuperset(state):
@@ -31,23 +27,27 @@ def read(graph_file):
     return windows
 
 
-def _parse(node_name, text):
-    """The record in the op `node_name`, or None if it is something else's."""
-    try:
-        record = json.loads(text)
-        if not isinstance(record["tf1accum"], int) or not node_name.endswith(
-                record["name"] + "/record"):
-            return None
-        scope = node_name[:-len(record["name"] + "/record")]
-        k = record["k"]
-        return WindowRecord(
-            scope + record["name"], True,
-            k if isinstance(k, int) else scope + k, record["reduction"],
-            [(scope + variable["name"], variable["indices"] is not None)
-             for variable in record["variables"]],
-            [scope + name for name in record["state"]])
-    except (KeyError, TypeError, ValueError):
-        return None
+def _records(graph_def):
+    """Pairs (node, what it says) of the constants that record a window."""
+    for node in graph_def.node:
+        if (node.op == "Const" and node.name.endswith("/record")
+                and node.attr["dtype"].type == tf.string.as_datatype_enum):
+            content = recovery.parsed(node.attr["value"].tensor, node.name)
+            if content is not None:
+                yield node, content
+
+
+def _window(node_name, content):
+    # The scope that the graph was imported under stands before every name.
+    scope = node_name[:-len(content["name"] + "/record")]
+    k = content["k"]
+    return WindowRecord(
+        name=scope + content["name"], recorded=True,
+        k=k if isinstance(k, int) else scope + k,
+        reduction=content["reduction"],
+        variables=[(scope + variable["name"], variable["indices"] is not None)
+                   for variable in content["variables"]],
+        state=[scope + name for name in content["state"]])
 
 
 def _state_collections(graph_file):

@@ -10,16 +10,17 @@ from tf1accum import gate
 from tf1accum import gradients
 from tf1accum import mutex
 from tf1accum import recorder
+from tf1accum import recovery
 from tf1accum import scopes
 from tf1accum import train_ops
 from tf1accum.window import Window
 
 _OP_NAMES = ("accumulate", "apply", "reset", "apply_and_reset", "initializer",
-             "step", "mean", "transform", "after_apply", "read")
+             "step", "mean", "transform", "after_apply", "read", "record")
 
 
 def build_window(who, compute, optimizer, loss, update_ops, settings,
-                 every_k=False):
+                 every_k=False, finish=None):
     """Builds an `AccumulationOps`; every argument has been checked.
 
     Args:
@@ -33,6 +34,8 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
       every_k: whether to build `step`, the op that applies at every k-th run.
         It may be in a branch or a loop: what runs with the gradients is built
         there, and everything else outside.
+      finish: function that may change the `AccumulationOps` before it is
+        remembered, called where the caller stands, or None.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(tf.name_scope(None))
@@ -67,14 +70,17 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
                 for variable in window.variables + created])
             ops = train_ops.AccumulationOps(
                 name=scope[:-1], graph=tf.get_default_graph(),
+                reduction=settings.reduction,
                 accumulate=None if in_control_flow else accumulate,
                 apply=apply, reset=reset, apply_and_reset=apply_and_reset,
                 initializer=initializer, step=step,
                 variables=window.model_variables, update_ops=update_ops,
-                **_read_all(scope, window))
-            train_ops.remember(ops, window.variables + applying.state(
-                optimizer, created,
-                application.made_for_model + ops.variables))
+                **_read_all(scope, window, settings.k))
+            state = window.variables + applying.state(
+                optimizer, created, application.made_for_model + ops.variables)
+    if finish is not None:
+        finish(ops)
+    recovery.remember(ops, [variable.op for variable in state])
     return ops
 
 
@@ -164,7 +170,7 @@ def _build_terms(scope, window, scale, settings, after=()):
     return window.add(scale, after=[check] + list(after))
 
 
-def _read_all(scope, window):
+def _read_all(scope, window, k):
     """What a program may look at, each under a name of its own."""
 
     def named(name, value):
@@ -173,6 +179,7 @@ def _read_all(scope, window):
 
     with tf.name_scope(scope + "read/"):
         return dict(
+            k=named("k", k) if tf.is_tensor(k) else k,
             average_loss=named("average_loss", window.read_average_loss()),
             count=named("count", window.read_count()),
             weight=named("weight", window.read_weight()),
