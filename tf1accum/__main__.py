@@ -1,6 +1,7 @@
 """`python -m tf1accum`: looks into checkpoints and graphs, and strips them."""
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
@@ -23,12 +24,12 @@ def main(argv=None):
     arguments = _parse(argv)
     tf.logging.set_verbosity(tf.logging.ERROR)
     try:
-        with _SigtermAsExit():
+        with _stoppable():
             return arguments.run(arguments)
     except FileTrouble as trouble:
         return _fail(trouble)
-    except KeyboardInterrupt:
-        return _fail("interrupted; nothing was left behind.", 130)
+    except _Stopped as stopped:
+        return _fail("stopped; nothing was left behind.", stopped.status)
     except BrokenPipeError:
         # Whoever read the output has seen enough.
         sys.stderr.close()
@@ -126,19 +127,32 @@ def _fail(message, status=1):
     return status
 
 
-class _SigtermAsExit:
-    """While it is entered, SIGTERM raises, so that what is begun is undone."""
+class _Stopped(BaseException):
+    """A signal to end came."""
 
-    def __enter__(self):
-        self._before = None
-        # Python allows it in the main thread alone.
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(
-                signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    def __init__(self, number):
+        super().__init__(number)
+        # As a shell has it.
+        self.status = 128 + number
 
-    def __exit__(self, *error):
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+
+@contextlib.contextmanager
+def _stoppable():
+    """Signals to end raise `_Stopped`, so that what is begun is undone."""
+
+    def stop(number, frame):
+        del frame
+        raise _Stopped(number)
+
+    # Python allows it in the main thread alone.
+    numbers = ([signal.SIGTERM, signal.SIGINT] if threading.current_thread()
+               is threading.main_thread() else [])
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -96,34 +96,33 @@ class VariableNodes:
             self.default_keys.update(
                 (name, [name]) for name in self.variables)
             return
-        self.trainable = {
-            name for name, _ in self._listed(
-                protos, tf.GraphKeys.TRAINABLE_VARIABLES)}
+        self.trainable = set(self._listed(
+            protos, tf.GraphKeys.TRAINABLE_VARIABLES))
         for collection in (tf.GraphKeys.GLOBAL_VARIABLES,
                            tf.GraphKeys.LOCAL_VARIABLES):
-            for name, slice_def in self._listed(protos, collection):
-                key = slice_def.full_name or name
+            for name, part in self._listed(protos, collection).items():
+                key = part.full_name or name
                 self._named.setdefault(key, []).append(name)
-                if slice_def.full_name:
-                    self._full_shapes[key] = list(slice_def.full_shape)
-        for name, slice_def in self._listed(
-                protos, tf.GraphKeys.GLOBAL_VARIABLES):
-            self.default_keys.setdefault(
-                slice_def.full_name or name, []).append(name)
+                if part.full_name:
+                    self._full_shapes[key] = list(part.full_shape)
+                if collection == tf.GraphKeys.GLOBAL_VARIABLES:
+                    self.default_keys.setdefault(key, []).append(name)
 
     def _listed(self, protos, collection):
-        """Pairs (name, slice) of the variables that a collection lists."""
+        """Dict of the slice protos of the variables that a collection lists."""
         if collection not in protos:
-            return []
+            return {}
+        definition = _variable_def()
         try:
-            listed = [_variable_def().FromString(data)
+            listed = [definition.FromString(data)
                       for data in protos[collection].bytes_list.value]
         except message.DecodeError:
             # A program may put anything in a collection.
-            return []
-        return [(_op_name(each.variable_name), each.save_slice_info_def)
-                for each in listed
-                if _op_name(each.variable_name) in self.variables]
+            return {}
+        return collections.OrderedDict(
+            (_op_name(each.variable_name), each.save_slice_info_def)
+            for each in listed
+            if _op_name(each.variable_name) in self.variables)
 
     def _read_save_ops(self):
         self._saved = {}
@@ -176,11 +175,5 @@ def _declared(node):
 def _variable_def():
     """The class of the proto that a collection holds of each variable."""
     # It has no public name.
-    if not _VARIABLE_DEF:
-        with tf.Graph().as_default():
-            _VARIABLE_DEF.append(type(tf.Variable(
-                0., use_resource=True).to_proto()))
-    return _VARIABLE_DEF[0]
-
-
-_VARIABLE_DEF = []
+    with tf.Graph().as_default():
+        return type(tf.Variable(0., use_resource=True).to_proto())

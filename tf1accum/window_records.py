@@ -17,8 +17,7 @@ WindowRecord = collections.namedtuple(
 
 def read(graph_file):
     """List of the `WindowRecord`s of a `graph_files.GraphFile`."""
-    windows = [_window(node.name, content)
-               for node, content in _records(graph_file.graph_def)]
+    windows = list(_recorded(graph_file.graph_def))
     known = {name for window in windows for name in window.state}
     for key, state in sorted(_state_collections(graph_file).items()):
         if not state or not known.issuperset(state):
@@ -27,14 +26,14 @@ def read(graph_file):
     return windows
 
 
-def _records(graph_def):
-    """Pairs (node, what it says) of the constants that record a window."""
+def _recorded(graph_def):
+    """The windows that a constant records."""
     for node in graph_def.node:
         if (node.op == "Const" and node.name.endswith("/record")
                 and node.attr["dtype"].type == tf.string.as_datatype_enum):
             content = recovery.parsed(node.attr["value"].tensor, node.name)
             if content is not None:
-                yield node, content
+                yield _window(node.name, content)
 
 
 def _window(node_name, content):
