@@ -1,5 +1,6 @@
 """`python -m tf1accum strip`: what stays, what goes, and how it is written."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -20,21 +21,27 @@ from tf1accum import stripping
 ROOT = os.path.dirname(os.path.dirname(tf1accum.__file__))
 
 
-@pytest.fixture(params=["by_graph", "by_structure"])
-def by_graph(request):
-    return request.param == "by_graph"
-
-
-def strip(path, by_graph=True):
+def strip(path, name="by_graph"):
     """The keys of the copy of `path`, whose values are the original's."""
-    out = str(path) + "-model"
-    if not by_graph:
-        checkpoints.forget_the_graph(path)
+    out = "{}-{}".format(path, name)
     assert checkpoints.run("strip", path, out) == 0
     kept = checkpoints.keys(out)
     before = checkpoints.values(path)
     models.assert_same_bits(
         {name: before[name] for name in kept}, checkpoints.values(out))
+    return kept
+
+
+def strip_by_structure(path):
+    """The same, where no graph is beside it."""
+    checkpoints.forget_the_graph(path)
+    return strip(path, "by_structure")
+
+
+def strip_both_ways(path):
+    """The same, where the graph and the structure say the same."""
+    kept = strip(path)
+    assert strip_by_structure(path) == kept
     return kept
 
 
@@ -57,17 +64,17 @@ def model_with_traps(use_resource):
 
 @pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
 def test_slots_and_scalars_of_every_optimizer_go(
-        use_resource, by_graph, optimizer, tmp_path):
+        use_resource, optimizer, tmp_path):
     """Rows D2, D3, D4 and D6."""
     model, step, names = model_with_traps(use_resource)
     models.OPTIMIZERS[optimizer]().minimize(model.loss, step)
     path = checkpoints.save(tmp_path / "model")
-    assert strip(path, by_graph) == names
+    assert strip_both_ways(path) == names
 
 
 @pytest.mark.parametrize("kwargs", [
     {}, {"nonfinite": "skip", "reduction": "sum", "name": "mine"}])
-def test_a_window_goes(behaviour, by_graph, kwargs, tmp_path):
+def test_a_window_goes(behaviour, kwargs, tmp_path):
     """Row D3."""
     model, step, names = model_with_traps(True)
     table = tf.get_variable("table", [5, 2])
@@ -84,7 +91,7 @@ def test_a_window_goes(behaviour, by_graph, kwargs, tmp_path):
         for batch in model.batches(3):
             session.run(ops.accumulate, model.feed(batch))
         path = saver.save(session, str(tmp_path / "model"))
-    assert strip(path, by_graph) == sorted(names + ["table", "parts"])
+    assert strip_both_ways(path) == sorted(names + ["table", "parts"])
 
 
 def test_a_graph_without_collections_says_it_by_its_record(tmp_path):
@@ -98,23 +105,29 @@ def test_a_graph_without_collections_says_it_by_its_record(tmp_path):
     assert checkpoints.keys(tmp_path / "out") == names
 
 
-def test_a_window_that_was_imported_under_a_scope_goes(by_graph, tmp_path):
+def test_a_window_that_was_imported_under_a_scope_goes(tmp_path):
     model = models.Regression("model")
     checkpoints.build_adam(model)
     exported = tf.train.export_meta_graph()
     with tf.Graph().as_default():
         tf.train.import_meta_graph(exported, import_scope="outer/inner")
         path = checkpoints.save(tmp_path / "model")
-    assert strip(path, by_graph) == ["outer/inner/model/b",
+    assert strip_both_ways(path) == ["outer/inner/model/b",
                                      "outer/inner/model/w"]
 
 
-def test_the_ports_and_the_window_in_numpy_leave_no_slots(by_graph, tmp_path):
+@pytest.mark.parametrize("minimize", [
+    lambda optimizer, loss: tf1accum.build_host(loss, optimizer=optimizer),
+    lambda optimizer, loss: tf1accum.AccumulatingOptimizer(
+        optimizer, 2).minimize(loss),
+    lambda optimizer, loss: tf1accum.ports.AccumGradOptimizer(
+        optimizer, 2).minimize(loss),
+], ids=["host", "optimizer", "port"])
+def test_what_other_builders_add_goes(minimize, tmp_path):
     model = models.Regression("model")
-    tf1accum.build_host(
-        model.loss, model.variables, optimizer=tf.train.AdamOptimizer())
+    minimize(tf.train.AdamOptimizer(), model.loss)
     path = checkpoints.save(tmp_path / "model")
-    assert strip(path, by_graph) == ["model/b", "model/w"]
+    assert strip_both_ways(path) == ["model/b", "model/w"]
 
 
 def recipe(model, transform=lambda mean: mean):
@@ -154,7 +167,7 @@ def test_without_a_graph_a_variable_of_no_telling_name_stays(tmp_path):
     model, _, names = model_with_traps(False)
     recipe(model)
     path = checkpoints.save(tmp_path / "model")
-    assert strip(path, by_graph=False) == sorted(
+    assert strip_by_structure(path) == sorted(
         names + ["Variable", "Variable_1"])
 
 
@@ -193,7 +206,7 @@ def test_slots_of_lookups_go_where_no_apply_op_is(
     assert strip(path) == ["model/table"]
 
 
-def test_moving_averages_stay(behaviour, by_graph, tmp_path):
+def test_moving_averages_stay(behaviour, tmp_path):
     """Also where they are put in place of the weights."""
     model = models.Regression("model", behaviour != "v1")
     train = tf.train.AdamOptimizer().minimize(model.loss)
@@ -203,7 +216,7 @@ def test_moving_averages_stay(behaviour, by_graph, tmp_path):
     for variable in model.variables:
         variable.assign(average.average(variable))
     path = checkpoints.save(tmp_path / "model")
-    assert strip(path, by_graph) == sorted(
+    assert strip_both_ways(path) == sorted(
         "model/" + name + end for name in "wb"
         for end in ("", "/ExponentialMovingAverage"))
 
@@ -271,7 +284,7 @@ def test_trained_variables_stay_though_they_look_like_slots(tmp_path):
 
 
 def test_partitioned_variables_stay_and_become_whole(
-        use_resource, by_graph, tmp_path):
+        use_resource, tmp_path):
     with tf.variable_scope("model", use_resource=use_resource):
         parts = tf.get_variable("w", [5, 2],
                                 partitioner=tf.fixed_size_partitioner(2))
@@ -281,9 +294,9 @@ def test_partitioned_variables_stay_and_become_whole(
     assert checkpoints.keys(path) == [
         "beta1_power", "beta2_power", "model/w", "model/w/Adam",
         "model/w/Adam_1"]
-    assert strip(path, by_graph) == ["model/w"]
+    assert strip_both_ways(path) == ["model/w"]
     with tf.Session() as session:
-        tf.train.Saver({"model/w": parts}).restore(session, path + "-model")
+        tf.train.Saver({"model/w": parts}).restore(session, path + "-by_graph")
         np.testing.assert_array_equal(
             np.concatenate(session.run(list(parts))),
             checkpoints.values(path)["model/w"])
@@ -386,9 +399,9 @@ def test_with_adam_and_a_window_a_quarter_is_left(tmp_path):
     size = {name: sum(file.stat().st_size for file in tmp_path.iterdir()
                       if file.name in (name + ".index",
                                        name + ".data-00000-of-00001"))
-            for name in ("model", "model-model")}
+            for name in ("model", "model-by_graph")}
     assert size["model"] > 4 * own
-    assert size["model-model"] <= 1.02 * own
+    assert size["model-by_graph"] <= 1.02 * own
 
 
 def test_a_dry_run_lists_what_stays_and_goes_and_writes_nothing(
@@ -574,62 +587,53 @@ def test_a_copy_beside_the_program_needs_no_folder(tmp_path, monkeypatch):
     assert checkpoints.keys(path) == ["w", "w/Adam", "x"]
 
 
-def limit_file_size():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """What a full disk looks like to the program that writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-CHILD = """
-import sys
-import tensorflow.compat.v1 as tf
-tf.disable_eager_execution()
-from tf1accum import __main__, stripping
-stripping._GROUP = 1000
-{}
-sys.exit(__main__.main(sys.argv[1:]))
-"""
-
-
-def run_child(program, *argv, **kwargs):
-    return subprocess.run(
-        [sys.executable, "-c", CHILD.format(program)]
-        + [str(word) for word in argv],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True, env=dict(os.environ, PYTHONPATH=ROOT),
-        **kwargs)
-
-
-def assert_left_nothing(tmp_path, child, status, words):
-    assert child.returncode == status, child.stderr
-    assert "Traceback" not in child.stderr
-    assert child.stderr.splitlines()[-1].startswith(words)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "model.data-00000-of-00001", "model.index"]
-
-
-def test_a_full_disk_leaves_nothing(tmp_path):
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stripping, "_GROUP", 1000)
     checkpoints.write_raw(tmp_path / "model", {
         "a": zeros(20000), "b": zeros(99000)})
-    child = run_child("", "strip", tmp_path / "model", tmp_path / "out",
-                      preexec_fn=limit_file_size)
-    assert_left_nothing(tmp_path, child, 1, "tf1accum: {} could not be".format(
-        tmp_path / "model"))
+    before = checkpoints.content(tmp_path)
+    with files_of_at_most(100000):
+        status = checkpoints.run("strip", tmp_path / "model", tmp_path / "out")
+    assert status == 1
+    assert_one_line(capsys, "could not be copied to {}: ".format(
+        tmp_path / "out"))
+    assert checkpoints.content(tmp_path) == before
+    assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("name, status", [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_leaves_nothing(name, status, tmp_path):
-    """It comes when the data has been moved and the index has not."""
-    checkpoints.write_raw(tmp_path / "model", {"a": zeros(200), "b": zeros(9)})
-    child = run_child("""
-import os, signal
-rename = os.rename
-def signalled(source, target):
-    if target.endswith(".index"):
-        os.kill(os.getpid(), signal.{})
-    rename(source, target)
-os.rename = signalled
-""".format(name), "strip", tmp_path / "model", tmp_path / "out")
-    assert_left_nothing(
-        tmp_path, child, status, "tf1accum: stopped; nothing was left behind.")
+@pytest.mark.parametrize("number, status", [
+    (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("end", [".data-00000-of-00001", ".index"])
+def test_a_signal_leaves_nothing(
+        number, status, end, tmp_path, monkeypatch, capsys):
+    """It comes when this file is about to be moved."""
+    path = original(tmp_path)
+    before = checkpoints.content(tmp_path)
+    handler = signal.getsignal(number)
+    rename = os.rename
+
+    def signalled(source, target):
+        if target.endswith(end):
+            os.kill(os.getpid(), number)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", signalled)
+    assert checkpoints.run("strip", path, tmp_path / "out") == status
+    assert_one_line(capsys, "stopped; nothing was left behind.")
+    assert checkpoints.content(tmp_path) == before
+    assert os.listdir(str(tmp_path)) == ["in"]
+    assert signal.getsignal(number) is handler
 
 
 def test_the_index_comes_last(tmp_path, monkeypatch):
@@ -646,12 +650,6 @@ def test_the_index_comes_last(tmp_path, monkeypatch):
     assert checkpoints.run("strip", path, tmp_path / "out") == 0
     assert moved == ["out.data-00000-of-00002", "out.data-00001-of-00002",
                      "out.index"]
-
-
-def test_a_signal_means_what_it_did_afterwards(tmp_path):
-    before = signal.getsignal(signal.SIGTERM)
-    assert checkpoints.run("strip", original(tmp_path), "--dry-run") == 0
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("argv", [
