@@ -330,17 +330,6 @@ def test_a_full_window_in_a_checkpoint_is_closed_before_the_next_run(
     assert_model_is(model, got, [batches[:4]])
 
 
-def recipe_of_the_model_alone(program):
-    """The README's: what the saver leaves out is initialised in each start."""
-    return tf.train.Scaffold(
-        saver=program.ops.model_saver(),
-        ready_for_local_init_op=tf.report_uninitialized_variables(
-            tf1accum.model_variables()),
-        local_init_op=tf.group(
-            tf.train.Scaffold.default_local_init_op(),
-            program.ops.initializer))
-
-
 def test_a_scaffold_saves_the_model_alone_and_restarts(
         use_resource, way, tmp_path):
     for start, steps in ((0, 1), (1, 2)):
@@ -350,7 +339,8 @@ def test_a_scaffold_saves_the_model_alone_and_restarts(
                               optimizer=tf.train.AdamOptimizer(0.1))
             batches = model.batches(12)
             with program.session(
-                    tmp_path, scaffold=recipe_of_the_model_alone(program),
+                    tmp_path, scaffold=tf.train.Scaffold(
+                        saver=program.ops.model_saver()),
                     save_checkpoint_steps=100) as session:
                 values = dict(zip(
                     ("model/w", "model/b"), look(session, model.variables)))

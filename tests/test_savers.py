@@ -189,3 +189,151 @@ def test_state_is_that_of_a_wrapped_optimizer_too_and_never_the_weights():
     build(model, Wrapper(adam, model.variables + [own]))
     assert [v.op.name for v in tf1accum.model_variables()] == [
         "model/w", "model/b"]
+
+
+def files_size(path):
+    return sum(os.path.getsize(path + end)
+               for end in (".index", ".data-00000-of-00001"))
+
+
+def test_a_model_file_is_as_large_as_the_model(tmp_path):
+    """Row D3: a default saver writes four times as much, with Adam."""
+    big = tf.get_variable("big", [400, 500], use_resource=True)
+    ops = tf1accum.build(tf.reduce_sum(tf.square(big)), k=2,
+                         optimizer=tf.train.AdamOptimizer())
+    size = 400 * 500 * 4
+    with models.session() as session:
+        lean = ops.model_saver().save(session, str(tmp_path / "lean"))
+        whole = tf.train.Saver().save(session, str(tmp_path / "whole"))
+    assert files_size(lean) <= 1.02 * size
+    assert files_size(whole) >= 3.9 * size
+
+
+def test_what_savers_leave_out_is_readable():
+    model, _, names = odd_model()
+    ops = build(model, tf.train.AdamOptimizer())
+    local = tf.get_variable(
+        "local", [], collections=[tf.GraphKeys.LOCAL_VARIABLES])
+    every = {v.op.name for v in tf.global_variables()} | {"local"}
+    saver = ops.model_saver()
+    assert {v.op.name for v in saver.left_out} == every - set(names)
+    assert tf1accum.resumable_saver().left_out == [local]
+
+
+@pytest.mark.parametrize("collections", [
+    None, [tf.GraphKeys.LOCAL_VARIABLES], ["mine"]])
+def test_a_resumable_file_holds_the_open_window(
+        behaviour, use_resource, collections, tmp_path):
+    """Row C9. Rows, weights, count, loss and slots: as if never stopped."""
+    table = tf.get_variable(
+        "table", initializer=np.ones([5, 2], np.float32),
+        use_resource=use_resource)
+    scale = tf.get_variable("scale", initializer=2., use_resource=use_resource)
+    ids, weight = tf.placeholder(tf.int32, [None]), tf.placeholder(
+        tf.float32, [])
+    step = tf.train.get_or_create_global_step()
+    ops = tf1accum.build(
+        scale * tf.reduce_sum(tf.nn.embedding_lookup(table, ids)),
+        optimizer=tf.train.AdamOptimizer(0.1), k=3, weight=weight,
+        nonfinite="skip", global_step=step, collections=collections)
+    saver = tf1accum.resumable_saver()
+    feeds = [{ids: [i % 5, (2 * i) % 5, 1], weight: 1. + i} for i in range(6)]
+    feeds[4][weight] = np.nan
+
+    def run(session, numbers):
+        for number in numbers:
+            session.run(ops.accumulate, feeds[number])
+            if number in (2, 5):
+                session.run(ops.apply_and_reset)
+
+    def everything(session):
+        return session.run([
+            table, scale, step, ops.average_loss, ops.count, ops.weight,
+            ops.skipped] + slots)
+
+    slots = [v for v in tf.global_variables() if "Adam" in v.op.name
+             or v.op.name.startswith("beta")]
+    assert len(slots) == 6
+    init = [tf.global_variables_initializer(), ops.initializer]
+    with tf.Session() as session:
+        session.run(init)
+        run(session, range(6))
+        expected = everything(session)
+    with tf.Session() as session:
+        session.run(init)
+        run(session, range(5))
+        path = saver.save(session, str(tmp_path / "whole"))
+    with tf.Session() as session:
+        saver.restore(session, path)
+        assert session.run([ops.count, ops.weight, ops.skipped]) == [1, 4., 1]
+        run(session, [5])
+        for got, value in zip(everything(session), expected):
+            np.testing.assert_array_equal(got, value)
+
+
+@pytest.mark.parametrize("make, slot", [
+    (tf1accum.model_saver, 0.), (tf1accum.resumable_saver, 1.)])
+def test_a_scaffold_takes_either_saver(behaviour, make, slot, tmp_path):
+    """What a model file lacks is initialised when the session restores it."""
+    model = models.Regression()
+    step = tf.train.get_or_create_global_step()
+    adam = tf.train.AdamOptimizer()
+    ops = build(model, adam, global_step=step)
+    mark = [v.assign(v * 0. + 1.) for v in (
+        model.w, adam.get_slot(model.w, "m"))] + [step.assign(5)]
+
+    def session():
+        return tf.train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), save_checkpoint_steps=1,
+            scaffold=tf.train.Scaffold(saver=saver),
+            log_step_count_steps=None, save_summaries_steps=None)
+
+    saver = make()
+    with session() as running:
+        running.run(ops.accumulate, model.feed(model.batches(1)[0]))
+        running.run(mark)
+    with tf.Graph().as_default():
+        model = models.Regression()
+        step = tf.train.get_or_create_global_step()
+        adam = tf.train.AdamOptimizer()
+        ops = build(model, adam, global_step=step)
+        saver = make()
+        with session() as running:
+            got = running.run_step_fn(
+                lambda step_context: step_context.session.run([
+                    model.w, adam.get_slot(model.w, "m"), step, ops.count]))
+    np.testing.assert_array_equal(got[0], np.ones([3, 2]))
+    np.testing.assert_array_equal(got[1], np.full([3, 2], slot))
+    assert got[2:] == [5, int(slot)]
+
+
+def test_a_restore_keeps_what_has_a_value(tmp_path):
+    """As any saver does: a running optimizer is not reset by new weights."""
+    model = models.Regression()
+    adam = tf.train.AdamOptimizer()
+    ops = build(model, adam)
+    saver = ops.model_saver()
+    slot = adam.get_slot(model.w, "m")
+    with models.session() as session:
+        path = saver.save(session, str(tmp_path / "model"))
+        session.run(slot.assign(slot + 1.))
+        saver.restore(session, path)
+        np.testing.assert_array_equal(session.run(slot), np.ones([3, 2]))
+
+
+def test_a_saver_may_be_empty_or_sharded_or_elsewhere(tmp_path):
+    with tf.name_scope("elsewhere"):
+        empty = tf1accum.model_saver(allow_empty=True)
+    with tf.Session() as session:
+        empty.restore(session, empty.save(session, str(tmp_path / "empty")))
+    model = models.Regression()
+    ops = build(model, tf.train.AdamOptimizer())
+    with tf.name_scope("elsewhere"):
+        saver = ops.model_saver(name="mine", sharded=True)
+    assert not [op.name for op in tf.get_default_graph().get_operations()
+                if op.name.startswith("elsewhere")]
+    with models.session() as session:
+        path = saver.save(session, str(tmp_path / "model"))
+    with tf.Session() as session:
+        saver.restore(session, path)
+        assert session.run(ops.count) == 0

@@ -22,9 +22,12 @@ def find(ops):
       KeyError: one is no variable that `tf.Variable` made.
     """
     known = listed(ops[0].graph) if ops else {}
-    variables = [known.get(op.name) or remade(op) for op in ops]
-    if None in variables:
-        raise KeyError(ops[variables.index(None)].name)
+    variables = []
+    for op in ops:
+        variable = known[op.name] if op.name in known else remade(op)
+        if variable is None:
+            raise KeyError(op.name)
+        variables.append(variable)
     return variables
 
 

@@ -61,7 +61,9 @@ def remember(ops, state):
                        if op.graph is ops.graph],
     }
     with scopes.outside_of_control_flow(ops.name + "/"):
-        record = tf.constant(json.dumps(content), name="record")
+        # A name that ends in "/" is taken as it is.
+        record = tf.constant(
+            json.dumps(content), name=ops.name + "/record/")
     _list(ops, state, record.op)
 
 
@@ -110,6 +112,7 @@ def recover(graph=None, name=None):
     Raises:
       ValueError: there is no window of that name, or more than one to choose
         from, or a part of it is not in the graph; says which are there.
+      RuntimeError: a `GraphDef` brought it, and the graph is finalized.
     """
     graph = graph or tf.get_default_graph()
     records = _records(graph)
@@ -124,8 +127,14 @@ def recover(graph=None, name=None):
                 "AccumulatingOptimizer, or the graph was pruned"))
     record, content = records[name]
     prefix = name[:len(name) - len(content["name"])]
+    listed = record in graph_keys.recall(graph, graph_keys.RECORD)
+    if graph.finalized and not listed:
+        raise RuntimeError(
+            "tf1accum.recover: lists what a GraphDef brought in the graph's "
+            "collections; the graph is finalized. Recover {!r} once before "
+            "that.".format(name))
     try:
-        if record in graph_keys.recall(graph, graph_keys.RECORD):
+        if listed:
             return _rebuilt(graph, name, content, prefix)
         _list_variables(graph, prefix)
         ops = _rebuilt(graph, name, content, prefix)

@@ -49,14 +49,15 @@ def restore_model(session, save_path):
     if not isinstance(graph, tf.Graph):
         raise TypeError(
             "{}: session must be a tf.Session; got {!r}.".format(who, session))
-    file = _open(who, save_path)
     model = savers.model_variables(graph)
+    file = _read(who, save_path, lambda: tf.train.load_checkpoint(save_path))
     keys = _checked_keys(who, file, model)
-    for variable, (key, part) in zip(model, keys):
-        # Fed to the op that assigns the initial value: the graph stays as it
-        # is, and one variable at a time is in memory.
+    values = _read(who, save_path, lambda: [
+        file.get_tensor(key)[part] for key, part in keys])
+    for variable, value in zip(model, values):
+        # Fed to the op that assigns the initial value: no op is added.
         session.run(variable.initializer, {
-            variable.initializer.inputs[1]: file.get_tensor(key)[part]})
+            variable.initializer.inputs[1]: value})
     names = {variable.op.name for variable in model}
     rest = [variable for name, variable in sorted(
         savers.known_variables(graph).items()) if name not in names]
@@ -68,9 +69,9 @@ def restore_model(session, save_path):
             key for key, _ in keys}))
 
 
-def _open(who, save_path):
+def _read(who, save_path, function):
     try:
-        return tf.train.load_checkpoint(save_path)
+        return function()
     except (tf.errors.OpError, ValueError) as error:
         raise ValueError(
             "{}: save_path must be the prefix of a checkpoint, as Saver.save "

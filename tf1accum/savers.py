@@ -54,7 +54,8 @@ def model_saver(**saver_kwargs):
     `restore_model`, which says what it did besides.
 
     Args:
-      **saver_kwargs: arguments of `tf.train.Saver`, but `var_list`.
+      **saver_kwargs: arguments of `tf.train.Saver`, but `var_list` (and
+        `defer_build`, which TensorFlow refuses where the variables are given).
 
     Returns:
       A `tf.train.Saver`.
@@ -93,7 +94,8 @@ def resumable_saver(**saver_kwargs):
     `LOCAL_VARIABLES` starts empty there.
 
     Args:
-      **saver_kwargs: arguments of `tf.train.Saver`, but `var_list`.
+      **saver_kwargs: arguments of `tf.train.Saver`, but `var_list` (and
+        `defer_build`, which TensorFlow refuses where the variables are given).
 
     Returns:
       A `tf.train.Saver`.
@@ -134,25 +136,19 @@ class _LeanSaver(tf.train.Saver):
 class _ModelSaver(_LeanSaver):
     """A saver that gives an initial value to what it leaves out."""
 
-    _without_value = None
-
-    def build(self):
-        """As that of `tf.train.Saver`, which calls it unless told to wait."""
-        super().build()
-        if self.saver_def is None:
-            # There is nothing to save, and that is allowed.
-            return
-        scope = self.saver_def.restore_op_name.rpartition("/")[0]
+    def __init__(self, saved, left_out, saver_kwargs):
+        super().__init__(saved, left_out, saver_kwargs)
+        # Beside the saver's own ops, if there is anything to save.
+        scope = (self.saver_def.restore_op_name.rpartition("/")[0]
+                 if self.saver_def else "save")
         with tf.name_scope(scope + "/"):
             self._without_value = tf.identity(
-                tf.report_uninitialized_variables(self.left_out),
+                tf.report_uninitialized_variables(left_out),
                 name="without_value")
 
     def restore(self, sess, save_path):
         """As that of `tf.train.Saver`; then initialises what has no value."""
         super().restore(sess, save_path)
-        if self._without_value is None:
-            return
         names = sess.run(self._without_value)
         sess.run([variable.initializer for variable in self.left_out
                   if variable.op.name.encode() in names])
