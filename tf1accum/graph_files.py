@@ -1,8 +1,10 @@
 """Files that hold a graph: a MetaGraph, a GraphDef, or an event file."""
 
 import collections
+import hashlib
 import os
 import re
+import warnings
 
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
@@ -35,7 +37,7 @@ def read(path):
         raise FileTrouble(
             "{} is of a SavedModel, which is for serving and not read "
             "here.".format(path))
-    for parse in (_parse_binary, _parse_text):
+    for parse in (parse_binary, _parse_text):
         for proto, kind in ((tf.MetaGraphDef(), META_GRAPH),
                             (tf.GraphDef(), GRAPH_DEF)):
             if parse(data, proto):
@@ -71,18 +73,18 @@ def read_events(path):
     try:
         for event in tf.train.summary_iterator(path):
             number += 1
-            for field, proto, kind in (
-                    ("meta_graph_def", tf.MetaGraphDef(), META_GRAPH),
-                    ("graph_def", tf.GraphDef(), GRAPH_DEF)):
-                data = getattr(event, field)
-                if data and (kind, data) not in seen:
-                    seen.add((kind, data))
-                    found = (_graph_file(proto, kind)
-                             if _parse_binary(data, proto) else None)
-                    if found is None:
-                        raise FileTrouble(
-                            "{} holds a damaged graph, in event {}.".format(
-                                path, number))
+            for data, proto, kind in (
+                    (event.meta_graph_def, tf.MetaGraphDef(), META_GRAPH),
+                    (event.graph_def, tf.GraphDef(), GRAPH_DEF)):
+                if data and not parse_binary(data, proto):
+                    raise FileTrouble("{} holds a damaged graph, in event "
+                                      "{}.".format(path, number))
+                found = _graph_file(proto, kind)
+                # The same graph may be serialised in another order.
+                digest = hashlib.sha256(
+                    proto.SerializeToString(deterministic=True)).digest()
+                if found is not None and digest not in seen:
+                    seen.add(digest)
                     yield found
     except (tf.errors.OpError, message.DecodeError) as error:
         raise FileTrouble("{} is cut off or damaged after {} events: {}".format(
@@ -103,11 +105,15 @@ def _content(path):
     return data
 
 
-def _parse_binary(data, proto):
+def parse_binary(data, proto):
+    """Whether `data` is a message of the type of `proto`; read into it."""
     try:
-        proto.ParseFromString(data)
+        with warnings.catch_warnings():
+            # That of an older protobuf, for what is not all read.
+            warnings.simplefilter("error", RuntimeWarning)
+            proto.ParseFromString(data)
         return True
-    except (message.DecodeError, ValueError, RuntimeError):
+    except (message.DecodeError, ValueError, RuntimeError, RuntimeWarning):
         return False
 
 

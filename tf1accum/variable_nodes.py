@@ -3,9 +3,9 @@
 import collections
 
 import tensorflow.compat.v1 as tf
-from google.protobuf import message
 
 from tf1accum import checkpoint_files
+from tf1accum import graph_files
 
 _OPS = ("Variable", "VariableV2", "VarHandleOp")
 # Ops that hand on what they are given.
@@ -113,16 +113,15 @@ class VariableNodes:
         if collection not in protos:
             return {}
         definition = _variable_def()
-        try:
-            listed = [definition.FromString(data)
-                      for data in protos[collection].bytes_list.value]
-        except message.DecodeError:
+        listed = collections.OrderedDict()
+        for data in protos[collection].bytes_list.value:
+            proto = definition()
+            name = (_op_name(proto.variable_name)
+                    if graph_files.parse_binary(data, proto) else None)
             # A program may put anything in a collection.
-            return {}
-        return collections.OrderedDict(
-            (_op_name(each.variable_name), each.save_slice_info_def)
-            for each in listed
-            if _op_name(each.variable_name) in self.variables)
+            if name in self.variables:
+                listed[name] = proto.save_slice_info_def
+        return listed
 
     def _read_save_ops(self):
         self._saved = {}
@@ -143,15 +142,11 @@ class VariableNodes:
 
 
 def _constant_strings(node):
-    """The strings of a constant node, those that are UTF-8; else []."""
+    """The strings of a constant node; [] if there are none."""
     if node is None or node.op != "Const" or "value" not in node.attr:
         return []
-    try:
-        values = tf.make_ndarray(node.attr["value"].tensor).ravel()
-        return [value.decode("utf-8") for value in values
-                if isinstance(value, bytes)]
-    except (TypeError, ValueError):
-        return []
+    return [value.decode("utf-8", "replace")
+            for value in node.attr["value"].tensor.string_val]
 
 
 def _op_name(tensor):

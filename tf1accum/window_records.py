@@ -51,8 +51,9 @@ def _window(node_name, content):
 
 def _state_collections(graph_file):
     return {
-        key: [name.partition(":")[0]
-              for name in graph_file.collections[key].node_list.value]
+        key: sorted({
+            name.partition(":")[0]
+            for name in graph_file.collections[key].node_list.value})
         for key in graph_file.collections or {}
         if key.startswith(graph_keys.PREFIX + "/")
         and key.endswith("/" + graph_keys.STATE)}
