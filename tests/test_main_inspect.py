@@ -189,12 +189,11 @@ def test_an_event_file_says_what_each_of_its_graphs_holds(
     path, = (tmp_path / "log").iterdir()
     found = inspect(path)
     assert found["kind"] == "event_file"
-    # The writer adds both when it is made.
     assert sorted(graph["kind"] for graph in found["graphs"]) == [
-        "graph_def", "meta_graph", "meta_graph"]
+        "graph_def", "meta_graph"]
     for graph in found["graphs"]:
         assert graph["windows"][0]["variables"] == VARIABLES
-    assert text(path)[0] == "{}: event file, 3 graphs".format(path)
+    assert text(path)[0] == "{}: event file, 2 graphs".format(path)
     assert inspect(tmp_path / "log")["files"] == [found]
 
 
@@ -357,7 +356,7 @@ TROUBLE = [
     ("an empty folder", lambda path: path.mkdir(),
      "{} holds no checkpoint, graph or event file."),
     ("a dangling link", dangling, "{} cannot be read: No such file or"),
-    ("events cut off", short_events, "{} is cut off or damaged after 4 "
+    ("events cut off", short_events, "{} is cut off or damaged after 3 "
      "events: "),
     ("a missing shard", missing_shard, "a shard of {} is missing: "),
 ]

@@ -99,13 +99,13 @@ def _inspect(arguments):
 
 def _strip(arguments):
     planned = stripping.plan(arguments.checkpoint, arguments.meta_graph)
-    if arguments.out:
-        stripping.check_out(planned, arguments.out)
     keys = inspection.describe_keys(planned.checkpoint.keys, planned.verdicts)
     lines = ["by {}:".format(
         "the graph in " + planned.meta_graph if planned.meta_graph else
         "the structure of the keys, as there is no MetaGraph beside it")]
     if arguments.dry_run:
+        if arguments.out:
+            stripping.check_out(planned, arguments.out)
         lines += inspection_text.key_lines(keys, "stays", "goes")
     else:
         stripping.strip(planned, arguments.out)

@@ -6,7 +6,13 @@ class FileTrouble(Exception):
 
 
 def in_one_line(error):
-    """The first line of what `error` says, for an error of TensorFlow's."""
+    """What `error`, of TensorFlow's or of the system, says in its first line.
+
+    Newer TensorFlow says before that where the op was made, up to its node.
+    """
     text = getattr(error, "strerror", None) or getattr(
         error, "message", None) or str(error) or type(error).__name__
-    return " ".join(str(text).split("\n")[0].split())
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    nodes = [number for number, line in enumerate(lines[:-1])
+             if line.startswith("Node: ")]
+    return lines[nodes[0] + 1 if nodes else 0]

@@ -108,12 +108,12 @@ def _content(path):
 def parse_binary(data, proto):
     """Whether `data` is a message of the type of `proto`; read into it."""
     try:
-        with warnings.catch_warnings():
-            # That of an older protobuf, for what is not all read.
-            warnings.simplefilter("error", RuntimeWarning)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
             proto.ParseFromString(data)
-        return True
-    except (message.DecodeError, ValueError, RuntimeError, RuntimeWarning):
+        # An older protobuf only warns of what it did not read.
+        return not warned
+    except (message.DecodeError, ValueError, RuntimeError):
         return False
 
 
