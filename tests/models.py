@@ -1,6 +1,7 @@
 """Small models, and what the tests compare them by."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 OPTIMIZERS = {
@@ -103,3 +104,14 @@ def assert_same_bits(before, after):
     assert before.keys() == after.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
+
+
+def refuses(error_class, words, call):
+    """Checks the error and its words, and that no op was added."""
+    graph = tf.get_default_graph()
+    before = graph.as_graph_def(), graph.get_all_collection_keys()
+    with pytest.raises(error_class) as error:
+        call()
+    for word in words:
+        assert word in str(error.value), str(error.value)
+    assert (graph.as_graph_def(), graph.get_all_collection_keys()) == before

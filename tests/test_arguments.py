@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from models import refuses
 
 SGD = tf.train.GradientDescentOptimizer(0.1)
 
@@ -15,17 +16,6 @@ SGD = tf.train.GradientDescentOptimizer(0.1)
 @pytest.fixture
 def model():
     return models.Regression()
-
-
-def refuses(error_class, words, call):
-    """Checks the error and its words, and that no op was added."""
-    graph = tf.get_default_graph()
-    before = graph.as_graph_def(), graph.get_all_collection_keys()
-    with pytest.raises(error_class) as error:
-        call()
-    for word in words:
-        assert word in str(error.value), str(error.value)
-    assert (graph.as_graph_def(), graph.get_all_collection_keys()) == before
 
 
 @pytest.mark.parametrize("k, error_class, got", [

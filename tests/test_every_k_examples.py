@@ -1,41 +1,14 @@
 """The examples that run one train op, or hooks, and what they print is so."""
 
-import importlib.util
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-import conftest
-import tf1accum
+from conftest import EXAMPLES, run_here
 
-EXAMPLES = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
-NAMES = ["every_k", "monitored_session", "estimator"]
-
-
-@pytest.fixture
-def main(monkeypatch, capsys):
-    """A function that runs an example, and returns what it prints.
-
-    In this process: to start one takes seconds.
-    """
-    monkeypatch.syspath_prepend(EXAMPLES)
-
-    def run(name, *arguments):
-        spec = importlib.util.spec_from_file_location(
-            name, os.path.join(EXAMPLES, name + ".py"))
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        monkeypatch.setattr(sys, "argv", [name] + list(arguments))
-        module.main()
-        return capsys.readouterr().out
-
-    yield run
-    conftest.set_behaviour("v1")
+NAMES = ["every_k.py", "monitored_session.py", "estimator.py"]
 
 
 def assert_equals_whole_batches(printed, steps, k):
@@ -46,23 +19,18 @@ def assert_equals_whole_batches(printed, steps, k):
 
 
 def test_every_k_runs_as_a_program():
-    package = os.path.dirname(os.path.dirname(tf1accum.__file__))
-    run = subprocess.run(
-        [sys.executable, os.path.join(EXAMPLES, "every_k.py"), "--k", "3",
-         "--steps", "10"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True, env=dict(os.environ, PYTHONPATH=package))
-    assert run.returncode == 0, run.stderr
+    printed = run_here("every_k.py", "--k", "3", "--steps", "10")
     shown = re.findall(
-        r"^run +(\d+), global step +(\d+): mean loss ([\d.]+)$", run.stdout,
+        r"^run +(\d+), global step +(\d+): mean loss ([\d.]+)$", printed,
         re.MULTILINE)
     assert [(int(run), int(step)) for run, step, _ in shown] == [
         (6, 2), (12, 4), (18, 6), (24, 8), (30, 10)]
     assert float(shown[-1][2]) < float(shown[0][2])
-    assert_equals_whole_batches(run.stdout, 10, 3)
+    assert_equals_whole_batches(printed, 10, 3)
 
 
-def test_monitored_session_goes_on_in_the_middle_of_a_window(main):
-    printed = main("monitored_session", "--k", "3", "--steps", "4")
+def test_monitored_session_goes_on_in_the_middle_of_a_window():
+    printed = run_here("monitored_session.py", "--k", "3", "--steps", "4")
     assert re.findall(r"^starts at .*$", printed, re.MULTILINE) == [
         "starts at window 0, micro-batch 0",
         "starts at window 1, micro-batch 2"]
@@ -71,15 +39,15 @@ def test_monitored_session_goes_on_in_the_middle_of_a_window(main):
     assert_equals_whole_batches(printed, 4, 3)
 
 
-def test_monitored_session_may_be_stopped_before_its_first_run(main):
+def test_monitored_session_may_be_stopped_before_its_first_run():
     assert_equals_whole_batches(
-        main("monitored_session", "--k", "1", "--steps", "1"), 1, 1)
+        run_here("monitored_session.py", "--k", "1", "--steps", "1"), 1, 1)
 
 
 @pytest.mark.skipif(not hasattr(tf, "estimator"),
                     reason="this TensorFlow has no tf.estimator")
-def test_estimator_counts_windows(main):
-    printed = main("estimator", "--k", "3", "--steps", "4")
+def test_estimator_counts_windows():
+    printed = run_here("estimator.py", "--k", "3", "--steps", "4")
     assert "4 windows of 3 x 32 images: global step 4, loss " in printed
     assert "4 windows of 1 x 96 images: global step 4, loss " in printed
     assert_equals_whole_batches(printed, 4, 3)
@@ -87,32 +55,27 @@ def test_estimator_counts_windows(main):
 
 @pytest.mark.skipif(hasattr(tf, "estimator"),
                     reason="this TensorFlow has tf.estimator")
-def test_estimator_says_that_there_is_none(main):
-    assert main("estimator") == (
+def test_estimator_says_that_there_is_none():
+    assert run_here("estimator.py") == (
         "TensorFlow {} has no Estimators; 2.15 is the last that has.\n".format(
             tf.__version__))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_names_each_option(name, main, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(name, "--help")
-    assert stop.value.code == 0
-    printed = capsys.readouterr().out
+def test_help_names_each_option(name):
+    printed = run_here(name, "--help", status=0)
     for option in ("--k", "--steps"):
         assert option in printed
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_number_below_one_is_refused(name, main, capsys):
-    with pytest.raises(SystemExit):
-        main(name, "--k", "0")
-    assert "must be 1 or more" in capsys.readouterr().err
+def test_a_number_below_one_is_refused(name):
+    assert "must be 1 or more" in run_here(name, "--k", "0", status=2)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_is_under_80_lines_of_80_columns(name):
-    with open(os.path.join(EXAMPLES, name + ".py")) as file:
+    with open(os.path.join(EXAMPLES, name)) as file:
         lines = file.read().split("\n")
     assert len(lines) <= 80
     assert max(len(line) for line in lines) <= 80

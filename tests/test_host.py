@@ -9,6 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import models
+from conftest import in_pairs
+from models import refuses
 from tf1accum import accumulation
 from tf1accum import host as host_lib
 
@@ -119,6 +121,7 @@ def test_the_gradients_come_by_name_and_are_those_of_one_micro_batch(
 
 
 @pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
+@in_pairs
 def test_two_windows_do_what_the_graph_does(behaviour, use_resource,
                                             optimizer):
     """Row F6: the same as the mean that is made in the graph."""
@@ -345,6 +348,7 @@ def test_a_micro_batch_without_lookups_has_no_rows(words):
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "ftrl", "adam"])
+@in_pairs
 def test_sparse_windows_do_what_one_step_on_the_whole_batch_does(
         behaviour, use_resource, optimizer):
     """Row F7: rows of no lookup are left to the optimizer's own rule."""
@@ -663,17 +667,6 @@ def test_a_loss_of_one_number_in_any_shape_is_a_loss():
 
 
 # What is refused.
-
-
-def refuses(error_class, words, call):
-    """Checks the error and its words, and that no op was added."""
-    graph = tf.get_default_graph()
-    before = graph.as_graph_def(), graph.get_all_collection_keys()
-    with pytest.raises(error_class) as error:
-        call()
-    for word in words:
-        assert word in str(error.value), str(error.value)
-    assert (graph.as_graph_def(), graph.get_all_collection_keys()) == before
 
 
 @pytest.mark.parametrize("changes, error_class, words", [

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 BAD = [(1,), (2,), (3,), (1, 2, 3)]
 
@@ -43,8 +44,8 @@ def assert_stepped(session, model, batches):
             atol=1e-6)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("bad", BAD)
+@in_pairs
+@pytest.mark.parametrize("bad, value", zip(BAD, 2 * [np.nan, np.inf]))
 def test_skipped_micro_batches_have_never_been(behaviour, model, bad, value):
     """Row E14."""
     step = tf.train.get_or_create_global_step()
@@ -74,6 +75,7 @@ def test_skipped_micro_batches_have_never_been(behaviour, model, bad, value):
 
 
 @pytest.mark.parametrize("bad", BAD)
+@in_pairs
 def test_raising_names_what_is_bad_and_leaves_the_window_alone(
         behaviour, model, bad):
     ops = build(model, nonfinite="raise")

@@ -2,31 +2,18 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-import tf1accum
+from conftest import EXAMPLES, run_here
 
-EXAMPLE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
-    __file__))), "examples", "port_a_script.py")
-
-
-def run_example(*arguments):
-    package = os.path.dirname(os.path.dirname(tf1accum.__file__))
-    return subprocess.run(
-        [sys.executable, EXAMPLE] + list(arguments), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, universal_newlines=True,
-        env=dict(os.environ, PYTHONPATH=package))
+EXAMPLE = os.path.join(EXAMPLES, "port_a_script.py")
 
 
 @pytest.fixture(scope="module")
 def printed():
     """What a run of 10 windows prints."""
-    run = run_example("--steps", "10")
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    return run_here("port_a_script.py", "--steps", "10")
 
 
 def test_port_leads_to_the_weights_of_the_script_and_of_whole_batches(printed):
@@ -54,12 +41,9 @@ def test_port_counts_the_lines_of_both_scripts(printed):
 
 
 def test_port_help_names_its_option_and_numbers_below_one_are_refused():
-    shown = run_example("--help")
-    assert shown.returncode == 0
-    assert "--steps" in shown.stdout
-    refused = run_example("--steps", "0")
-    assert refused.returncode == 2
-    assert "must be 1 or more" in refused.stderr
+    assert "--steps" in run_here("port_a_script.py", "--help", status=0)
+    assert "must be 1 or more" in run_here(
+        "port_a_script.py", "--steps", "0", status=2)
 
 
 def test_port_is_under_80_lines_of_at_most_80_columns(printed):

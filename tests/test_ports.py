@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 from tf1accum import ports
 
 ROWS = 6
@@ -140,6 +141,7 @@ def assert_close(ones, others):
 
 @pytest.mark.parametrize("kind", sorted(MODELS))
 @pytest.mark.parametrize("rule", RULES)
+@in_pairs
 def test_tensorpacks_gives_the_numbers_of_the_published_class(
         behaviour, use_resource, rule, kind):
     """Rows A1, A3 and B1: the sum, at each third run, each run counted.
@@ -174,6 +176,7 @@ def test_tensorpacks_gives_the_numbers_of_the_published_class(
             loss=model.loss, var_list=model.variables), global_step=step,
         name="mine"),
 ])
+@in_pairs
 def test_tensorpacks_methods_take_what_an_optimizers_take(
         behaviour, model, call):
     step = tf.train.get_or_create_global_step()
@@ -199,10 +202,9 @@ def test_tensorpacks_methods_take_what_an_optimizers_take(
         assert_close(session.run(model.variables), values)
 
 
-@pytest.mark.parametrize("fresh", range(5))
 def test_tensorpacks_steps_when_all_is_done_and_reads_its_rate_before(
-        behaviour, use_resource, fresh):
-    """Rows A1 and C6: twenty sessions each, a hundred in all."""
+        behaviour, use_resource):
+    """Rows A1 and C6: sixty sessions each, 240 in all, five runs in each."""
     v = tf.get_variable("v", [3], initializer=tf.zeros_initializer(),
                         use_resource=use_resource)
     with tf.variable_scope("", use_resource=use_resource):
@@ -212,7 +214,7 @@ def test_tensorpacks_steps_when_all_is_done_and_reads_its_rate_before(
     train_op = ports.AccumGradOptimizer(
         tf.train.GradientDescentOptimizer(-rate), 2).minimize(
             tf.reduce_sum(v), step, [v])
-    for _ in range(20):
+    for fresh in range(60):
         with models.session() as session:
             seen = []
             for _ in range(5):
@@ -373,6 +375,7 @@ def gpt2_ops(opt, loss, order="reset compute apply"):
 
 @pytest.mark.parametrize("kind", sorted(MODELS))
 @pytest.mark.parametrize("rule", RULES)
+@in_pairs
 def test_gpt2s_gives_the_sum_and_the_mean_loss(
         behaviour, use_resource, rule, kind):
     """Rows B1, B2 and B10, by the loop that the scripts have."""
@@ -404,6 +407,7 @@ def test_gpt2s_gives_the_sum_and_the_mean_loss(
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@in_pairs
 def test_gpt2s_ops_are_built_once_in_any_order(behaviour, model, order):
     opt = ports.AccumulatingOptimizer(Momentum.make(0.1), model.variables)
     ops = gpt2_ops(opt, model.loss, order)
@@ -463,17 +467,15 @@ def test_gpt2s_reset_forgets_a_nan(behaviour, model):
             rtol=1e-5)
 
 
-@pytest.mark.parametrize("fresh", range(5))
-def test_gpt2s_loss_is_read_after_the_apply_has_run(
-        behaviour, use_resource, fresh):
-    """Row A5: twenty sessions each, a hundred in all."""
+def test_gpt2s_loss_is_read_after_the_apply_has_run(behaviour, use_resource):
+    """Row A5: sixty sessions each, 240 in all."""
     v = tf.get_variable("v", [3], initializer=tf.zeros_initializer(),
                         use_resource=use_resource)
     opt = ports.AccumulatingOptimizer(Sgd.make(-1.), [v])
     reset, compute, apply = gpt2_ops(opt, tf.reduce_sum(v) + 1.)
     with tf.control_dependencies([apply]):
         after = v.read_value()
-    for _ in range(20):
+    for fresh in range(60):
         with models.session() as session:
             for _ in range(3):
                 session.run(compute)
@@ -581,6 +583,7 @@ def test_gpt2s_refuses_what_it_cannot_train(model, opt, var_list, words):
 
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
+@in_pairs
 def test_horovods_passes_are_one_reduction_of_each_gradient_a_window(
         behaviour, model, reduction, passes):
     reduced = []

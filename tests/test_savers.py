@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 
 class OwnState:
@@ -60,6 +61,7 @@ def odd_model(use_resource=True):
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@in_pairs
 def test_the_keys_are_exactly_the_models(
         behaviour, use_resource, optimizer, tmp_path):
     """Rows D1, D2, D3, D4, D6 and D8."""

@@ -88,7 +88,7 @@ def test_windows_of_lookups_equal_whole_batches_of_them(
                 err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
+@pytest.mark.parametrize("optimizer", LAZY)
 def test_between_applies_of_rows_nothing_moves(
         behaviour, use_resource, optimizer):
     model = Lookup(use_resource=use_resource)
@@ -218,7 +218,7 @@ def test_eight_threads_lose_no_row(behaviour):
     with models.session() as session:
         def run(thread):
             random = np.random.RandomState(thread)
-            for _ in range(500):
+            for _ in range(200):
                 session.run(ops.accumulate, {ids: random.randint(0, 50, 7)})
         threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
         for thread in threads:
@@ -226,13 +226,13 @@ def test_eight_threads_lose_no_row(behaviour):
         for thread in threads:
             thread.join()
         expected = sum(np.bincount(
-            np.random.RandomState(thread).randint(0, 50, 7 * 500),
+            np.random.RandomState(thread).randint(0, 50, 7 * 200),
             minlength=50) for thread in range(8))
         total = dense_of(session.run(ops.accumulators[0]))
         # Each run draws seven ids, so that one draw of all gives the same.
-        np.testing.assert_array_equal(total.sum(), 8 * 500 * 7 * 4)
+        np.testing.assert_array_equal(total.sum(), 8 * 200 * 7 * 4)
         np.testing.assert_array_equal(total[:, 0].sum(), expected.sum())
-        assert session.run(ops.count) == 4000
+        assert session.run(ops.count) == 1600
 
 
 def test_an_open_window_of_rows_comes_back_from_a_checkpoint(tmp_path):

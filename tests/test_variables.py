@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 
 def sgd(rate=0.5):
@@ -23,6 +24,7 @@ def train(ops, runs=2):
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
+@in_pairs
 def test_partitioned_variables_are_the_list_of_their_parts(
         behaviour, use_resource, listed, sparse):
     """Row D16."""
@@ -72,6 +74,7 @@ def test_a_variable_whose_shape_is_known_at_run_time_alone(
 
 
 @pytest.mark.parametrize("shape", [[], [0], [0, 4], [1], [2, 0, 3]])
+@in_pairs
 def test_scalars_and_variables_without_elements(behaviour, use_resource, shape):
     v = tf.get_variable("v", shape, initializer=tf.ones_initializer(),
                         use_resource=use_resource)

@@ -1,57 +1,31 @@
 """The example of word embeddings runs, and so does the benchmark of them."""
 
-import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
+import runpy
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 import tf1accum
+from conftest import EXAMPLES, run_example, run_here
 
-EXAMPLES = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
 BENCHMARK = os.path.join("benchmarks", "embedding.py")
 
 
-def run_example(name, *arguments):
-    package = os.path.dirname(os.path.dirname(tf1accum.__file__))
-    return subprocess.run(
-        [sys.executable, os.path.join(EXAMPLES, name)] + list(arguments),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True, env=dict(os.environ, PYTHONPATH=package))
-
-
-def load_example(name):
-    """The example as a module in this process: starting one takes seconds."""
-    spec = importlib.util.spec_from_file_location(
-        "example", os.path.join(EXAMPLES, name))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def main(monkeypatch):
-    """A function that runs an example in this process, with arguments."""
-
-    def run(name, *arguments):
-        monkeypatch.setattr(sys, "argv", [name] + list(arguments))
-        load_example(name).main()
-
-    return run
+def load(name):
+    """What the example defines, by name."""
+    return types.SimpleNamespace(**runpy.run_path(
+        os.path.join(EXAMPLES, name)))
 
 
 @pytest.fixture(scope="module")
 def printed():
     """What words.py prints in a run of 40 windows of 3."""
-    run = run_example("words.py", "--k", "3", "--steps", "40")
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    return run_example("words.py", "--k", "3", "--steps", "40")
 
 
 def test_words_shows_the_loss_as_it_goes_and_the_loss_falls(printed):
@@ -104,7 +78,7 @@ def test_words_prints_lines_of_at_most_80_columns(printed):
 
 
 def test_words_feeds_each_word_with_those_around_it():
-    words = load_example("words.py")
+    words = load("words.py")
     model = words.Model(vocabulary=100)
     feed = model.feed([np.array([3, 4, 5]), np.array([7])])
     assert feed[model.words].tolist() == [3, 4, 5, 7]
@@ -115,7 +89,7 @@ def test_words_feeds_each_word_with_those_around_it():
 
 
 def test_words_takes_only_plain_words_the_most_frequent_first():
-    sentences, words = load_example("words.py").load_sentences()
+    sentences, words = load("words.py").load_sentences()
     assert all(re.match(r"[^\W\d_]+\Z", word) for word in words)
     assert words[0] == "the"
     assert len(set(words)) == len(words)
@@ -125,7 +99,7 @@ def test_words_takes_only_plain_words_the_most_frequent_first():
 
 
 def test_words_gradients_of_both_tables_are_kept_as_rows():
-    words = load_example("words.py")
+    words = load("words.py")
     model = words.Model(vocabulary=100)
     ops = tf1accum.build(
         model.loss, optimizer=tf.train.AdagradOptimizer(1.), k=2,
@@ -140,29 +114,22 @@ def test_words_gradients_of_both_tables_are_kept_as_rows():
     ("words.py", ["--k", "--steps"]),
     (BENCHMARK, ["--k", "--rounds", "--rows", "--lookups-only", "--dense",
                  "--json"])])
-def test_help_names_each_option(main, capsys, name, options):
-    with pytest.raises(SystemExit) as end:
-        main(name, "--help")
-    assert end.value.code == 0
-    text = capsys.readouterr().out
+def test_help_names_each_option(name, options):
+    text = run_here(name, "--help", status=0)
     assert [option for option in options if option not in text] == []
 
 
 @pytest.mark.parametrize("name, option", [
     ("words.py", "--k"), ("words.py", "--steps"),
     (BENCHMARK, "--k"), (BENCHMARK, "--rounds"), (BENCHMARK, "--rows")])
-def test_a_number_below_one_is_refused(main, capsys, name, option):
-    with pytest.raises(SystemExit) as end:
-        main(name, option, "0")
-    assert end.value.code == 2
-    assert "must be 1 or more" in capsys.readouterr().err
+def test_a_number_below_one_is_refused(name, option):
+    assert "must be 1 or more" in run_here(name, option, "0", status=2)
 
 
 def test_embedding_benchmark_writes_json():
-    run = run_example(BENCHMARK, "--rows", "1000", "--rounds", "1", "--k", "2",
-                      "--dense", "--json")
-    assert run.returncode == 0, run.stderr
-    results = json.loads(run.stdout)
+    results = json.loads(run_here(
+        BENCHMARK, "--rows", "1000", "--rounds", "1", "--k", "2", "--dense",
+        "--json"))
     assert results["settings"]["rows"] == 1000
     assert results["length"]["k"] == [2, 16]
     assert results["size"]["rows"] == [100, 1000]
@@ -176,11 +143,9 @@ def test_embedding_benchmark_writes_json():
         assert apart < 1e-4 * moved
 
 
-def test_embedding_benchmark_prints_a_table_of_at_most_80_columns(
-        main, capsys):
-    main(BENCHMARK, "--rows", "1000", "--rounds", "1", "--k", "1",
-         "--lookups-only")
-    lines = capsys.readouterr().out.splitlines()
+def test_embedding_benchmark_prints_a_table_of_at_most_80_columns():
+    lines = run_here(BENCHMARK, "--rows", "1000", "--rounds", "1", "--k", "1",
+                     "--lookups-only").splitlines()
     assert [line for line in lines if len(line) > 80] == []
     for start in ("bare gradients ", "tf1accum ", "conditional "):
         assert [line for line in lines if line.startswith(start)], start
@@ -192,7 +157,7 @@ def test_embedding_contestants_all_make_the_steps_that_numpy_makes():
     The loss of a micro-batch is the mean over lookups of the squared distance
     of their rows from 1, so each lookup adds 2 (row - 1) / lookups.
     """
-    embedding = load_example(BENCHMARK)
+    embedding = load(BENCHMARK)
     k, rows = 3, 2000
     bench = embedding.Bench(k, rows, lookups_only=True, dense=True)
     table = bench.model.variables[0]
@@ -218,7 +183,7 @@ def test_embedding_contestants_all_make_the_steps_that_numpy_makes():
 
 
 def test_embedding_check_refuses_contestants_that_differ():
-    embedding = load_example(BENCHMARK)
+    embedding = load(BENCHMARK)
     bench = embedding.Bench(2, 1000, lookups_only=True, dense=False)
     bench.check_equal()
     # One that accumulates, and never applies.
