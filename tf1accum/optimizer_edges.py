@@ -59,8 +59,6 @@ class OptimizerEdges:
         for node, match in applies:
             self._read_apply(node, match.group(1))
         self._trained = set(self.weights) | (graph.trainable or set())
-        for name in self._trained:
-            self.state.pop(name, None)
         self._find_accumulators()
         self._find_own_state()
         self.hidden = {name for name in graph.variables
