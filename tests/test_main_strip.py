@@ -333,6 +333,16 @@ def test_keys_that_a_saver_renamed_are_found_by_what_it_saves(
     assert strip(path) == ["beta1_power", "renamed"]
 
 
+def test_a_key_that_one_saver_has_for_a_weight_stays(tmp_path):
+    model = models.Regression("model")
+    adam = tf.train.AdamOptimizer()
+    adam.minimize(model.loss)
+    tf.train.Saver({"both": adam.get_slot(model.w, "m")})
+    path = checkpoints.save(tmp_path / "model", var_list={
+        "both": model.w, "slot": adam.get_slot(model.w, "v")})
+    assert strip(path) == ["both"]
+
+
 KEYS = [
     # (what it shows, keys, of them what stays)
     ("a key under another of its shape goes",
