@@ -78,15 +78,21 @@ def resumable_saver(**saver_kwargs):
 
     A process that is killed and restored from the last checkpoint goes on with
     micro-batch `global_step * k + count`, and ends with the bits that it would
-    have ended with. To start the open window again instead: run `reset` after
-    the restore, and go on with micro-batch `global_step * k`. In a
-    `MonitoredTrainingSession`:
+    have ended with. To start the open window again instead, run `reset` after
+    the restore, and go on with micro-batch `global_step * k`; what update ops
+    did for its micro-batches stays. In a `MonitoredTrainingSession`, which
+    restores by itself, that is the first thing to do:
 
-        tf.train.Scaffold(
-            saver=tf1accum.resumable_saver(), local_init_op=tf.group(
-                tf.train.Scaffold.default_local_init_op(), ops.reset))
+        sess.run_step_fn(
+            lambda step_context: step_context.session.run(ops.reset))
 
-    The one thing to know: a `CheckpointSaverHook`, and the end of a
+    (Not in `Scaffold(local_init_op=...)`: a `CheckpointSaverHook` writes the
+    file that it has restored from anew when it starts, and a kill in between
+    two files of different contents leaves neither.)
+
+    The one thing to know: give each save a name of its own, such as the number
+    of the micro-batch, and save before `apply` or after `reset`, not in
+    between. A `CheckpointSaverHook`, and the end of a
     `MonitoredTrainingSession`, save only if the global step has moved since
     they saved last. With `save_steps` that is at the end of a window, with
     `save_secs` in the middle of one too. And such a session gives local
