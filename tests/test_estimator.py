@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import events
 import models
 import tf1accum
 
@@ -155,3 +156,46 @@ def test_the_hook_drives_an_estimator_too(number, expected, tmp_path):
     got = saved(estimator)
     assert (runs.number, got["global_step"],
             got["accumulation/count"]) == expected
+
+
+def test_an_estimator_writes_the_windows_of_a_train_op_and_of_a_hook(
+        tmp_path):
+    with tf.Graph().as_default():
+        model = models.Regression()
+        batches = model.batches(4 * K)
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices(tuple(
+            np.array(part, np.float32) for part in zip(*batches)))
+
+    def model_fn(features, labels, mode, params):
+        with tf.variable_scope("model", use_resource=True):
+            w, b = [tf.get_variable(name, initializer=tf.constant(start))
+                    for name, start in zip("wb", model.start)]
+        loss = tf.reduce_mean(tf.square(tf.matmul(features, w) + b - labels))
+        step = tf.train.get_global_step()
+        sgd = tf.train.GradientDescentOptimizer(0.1)
+        if params["hook"]:
+            ops = tf1accum.build(loss, optimizer=sgd, k=K, global_step=step)
+            tf1accum.add_summaries(ops)
+            return tf.estimator.EstimatorSpec(
+                mode, loss=loss, train_op=ops.accumulate,
+                training_chief_hooks=[tf1accum.AccumulationHook(ops)])
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=tf1accum.AccumulatingOptimizer(
+                sgd, K, summarize=tf1accum.add_summaries).minimize(
+                    loss, step))
+
+    for hook in (True, False):
+        folder = str(tmp_path / str(hook))
+        tf.estimator.Estimator(
+            model_fn, folder, tf.estimator.RunConfig(
+                save_summary_steps=3, log_step_count_steps=None),
+            {"hook": hook}).train(input_fn)
+        got = [(step, {tag: shown[tag] for tag in events.TAGS})
+               for step, shown in events.written(folder)
+               if events.TAGS[0] in shown]
+        expected = events.numpy_windows(model, batches, K)
+        assert [step for step, _ in got] == [1, 2, 3]
+        for (_, shown), (loss, gradient_norm) in zip(got, expected):
+            events.assert_summarises(shown, loss, gradient_norm, K)

@@ -11,7 +11,7 @@ PACKAGE = os.path.dirname(tf1accum.__file__)
 ALLOWED = {
     "__init__": {"accumulation", "gradients", "hooks", "host", "optimizer",
                  "ports", "recovery", "restoring", "running_mean", "savers",
-                 "train_ops"},
+                 "summaries", "train_ops"},
     # Leaves.
     "ancestry": set(),
     "gate": set(),
@@ -46,7 +46,8 @@ ALLOWED = {
     # Run.
     "savers": {"graph_keys", "graph_variables"},
     "restoring": {"savers"},
-    "hooks": {"train_ops"},
+    "hooks": {"graph_keys", "train_ops"},
+    "summaries": {"graph_keys", "train_ops"},
     # Run: the command line, on files.
     "file_trouble": set(),
     "checkpoint_files": {"file_trouble"},

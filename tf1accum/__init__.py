@@ -33,6 +33,7 @@ from tf1accum.running_mean import RunningMean
 from tf1accum.savers import model_saver
 from tf1accum.savers import model_variables
 from tf1accum.savers import resumable_saver
+from tf1accum.summaries import add_summaries
 from tf1accum.train_ops import AccumulationOps
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "HostOps",
     "Restored",
     "RunningMean",
+    "add_summaries",
     "average_tower_gradients",
     "build",
     "build_from_gradients",

@@ -12,6 +12,8 @@ PREFIX = "tf1accum"
 STATE = "state"
 # The constant that says what the window is made of.
 RECORD = "record"
+# The merged summaries of the window.
+SUMMARIES = "summaries"
 
 
 def remember(graph, name, role, entries):
@@ -26,3 +28,9 @@ def recall(graph, role):
             if isinstance(key, str) and key.startswith(PREFIX + "/")
             and key.endswith("/" + role)
             for entry in graph.get_collection(key)]
+
+
+def recall_of(graph, name, role):
+    """The entries of `role` that are in the scope of that name alone."""
+    return [entry for entry in recall(graph, role)
+            if entry.name.startswith(name + "/")]

@@ -2,6 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import graph_keys
 from tf1accum import train_ops
 
 
@@ -36,6 +37,9 @@ class AccumulationHook(tf.train.SessionRunHook):
     `global_step * k + count` is the next. But a `CheckpointSaverHook` saves at
     the end only if the global step has moved since it last saved; if not, the
     unfinished window is dropped, and those two still say which is the next.
+
+    Summaries that `add_summaries` made are run for each window that is closed;
+    what fetches them in the runs of the session gets those of the last one.
 
     For one thread: runs from several lose what one accumulates while another
     applies. `AccumulatingOptimizer` is made for them, and for Estimators.
@@ -78,6 +82,7 @@ class AccumulationHook(tf.train.SessionRunHook):
         self._ops = ops
         self._flush_at_end = flush_at_end
         self._known_open = False
+        self._shown = {}
 
     def begin(self):
         """Checks that the session will be one of the graph of the ops."""
@@ -86,19 +91,27 @@ class AccumulationHook(tf.train.SessionRunHook):
                 "{}: the session must be of the graph of the ops; the default "
                 "graph is another than that of {!r}. Create the session inside "
                 "`with ops.graph.as_default():`.".format(self._who, self._ops))
+        # Until a window is closed, an empty summary.
+        self._shown = {
+            summary.name: b"" for summary in graph_keys.recall_of(
+                self._ops.graph, self._ops.name, graph_keys.SUMMARIES)}
 
     def after_create_session(self, session, coord):
         """Forgets what it knew: variables may have been restored."""
         self._known_open = False
 
     def before_run(self, run_context):
-        """Adds the accumulate op to the run."""
+        """Adds the accumulate op to the run, and what it shows to the others.
+
+        In the run itself, the summary would be of the open window.
+        """
         # The last run may have counted its micro-batch and then failed, or a
         # saver have saved between the two; one more must not be added to it.
         if not self._known_open:
             self._apply_if_full(run_context.session)
         self._known_open = False
-        return tf.train.SessionRunArgs(self._ops.accumulate)
+        return tf.train.SessionRunArgs(
+            self._ops.accumulate, feed_dict=dict(self._shown))
 
     def after_run(self, run_context, run_values):
         """Closes the window if the run has filled it."""
@@ -108,7 +121,7 @@ class AccumulationHook(tf.train.SessionRunHook):
     def end(self, session):
         """Closes the window if it is full, or if asked to flush."""
         if self._flush_at_end:
-            session.run(self._ops.apply_and_reset)
+            self._close(session)
         else:
             self._apply_if_full(session)
 
@@ -118,14 +131,18 @@ class AccumulationHook(tf.train.SessionRunHook):
         count, k = session.run([ops.count, ops.k]) if tf.is_tensor(
             ops.k) else (session.run(ops.count), ops.k)
         if count >= k:
-            session.run(ops.apply_and_reset)
+            self._close(session)
+
+    def _close(self, session):
+        if self._shown:
+            # In a run before, or the window might be read when it is empty.
+            summaries = list(self._shown)
+            self._shown = dict(zip(summaries, session.run(summaries)))
+        session.run(self._ops.apply_and_reset)
 
 
 def _check_ops(who, ops):
-    if not isinstance(ops, train_ops.AccumulationOps):
-        raise TypeError(
-            "{}: ops must be an AccumulationOps; got {!r}. Pass what "
-            "tf1accum.build returns.".format(who, ops))
+    train_ops.check(who, ops)
     if ops.step is not None:
         raise ValueError(
             "{}: ops must be those of a builder; got {!r}, whose train op "

@@ -73,3 +73,11 @@ class AccumulationOps:
         return "<AccumulationOps {!r} of {} variables>".format(
             self.name, len(self.variables))
 
+
+def check(who, ops):
+    """Raises TypeError unless `ops` is an `AccumulationOps`."""
+    if not isinstance(ops, AccumulationOps):
+        raise TypeError(
+            "{}: ops must be an AccumulationOps; got {!r}. Pass what "
+            "tf1accum.build returns.".format(who, ops))
+
