@@ -43,11 +43,22 @@ class Application:
     Built as often as there are ops that apply; all move the same variables.
     """
 
-    def __init__(self, who, window, optimizer, settings):
+    def __init__(self, who, window, optimizer, settings, read_window):
+        """Builds nothing yet.
+
+        Args:
+          who: name of the function that the program called.
+          window: `Window`.
+          optimizer: object with `apply_gradients`.
+          settings: `arguments.Settings`.
+          read_window: function of a scope, ending in "/", that reads the window
+            there, for `settings.summarize`.
+        """
         self._who = who
         self._window = window
         self._optimizer = optimizer
         self._settings = settings
+        self._read_window = read_window
         self._transform = recorder.Recorder()
         self._apply = recorder.Recorder()
         self._after_apply = recorder.Recorder()
@@ -96,6 +107,10 @@ class Application:
                     tf.name_scope(scope + "after_apply/"), \
                     self._after_apply.record([live]):
                 op = self._checked_after_apply(settings.after_apply(), live)
+        if settings.summarize is not None:
+            inside = scope + "summarize/"
+            with tf.control_dependencies([op]), tf.name_scope(inside):
+                op = tf.group(settings.summarize(self._read_window(inside)))
         return op
 
     def _checked_after_apply(self, returned, live):

@@ -32,8 +32,11 @@ def check_graph_mode(who):
 class Settings(collections.namedtuple("Settings", (
         "k", "global_step", "reduction", "weight", "transform", "after_apply",
         "nonfinite", "sparse", "accumulator_dtype", "accumulator_device",
-        "collections", "name"))):
-    """What a window is asked to do: the arguments that both builders take."""
+        "collections", "name", "summarize"), defaults=(None,))):
+    """What a window is asked to do: the arguments that both builders take.
+
+    And `summarize`, which the every-k-th optimizer takes.
+    """
 
     __slots__ = ()
 
@@ -72,7 +75,7 @@ def check_settings(who, settings):
     _check_choice(who, "nonfinite", settings.nonfinite,
                   ("propagate", "skip", "raise"))
     _check_choice(who, "sparse", settings.sparse, ("rows", "dense"))
-    for what in ("transform", "after_apply"):
+    for what in ("transform", "after_apply", "summarize"):
         function = getattr(settings, what)
         if function is not None and not callable(function):
             raise TypeError(

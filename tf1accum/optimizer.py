@@ -39,7 +39,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
     def __init__(self, optimizer, k, update_ops=None, reduction="mean",
                  weight=None, transform=None, after_apply=None,
                  nonfinite="propagate", sparse="rows", accumulator_dtype=None,
-                 accumulator_device=None, collections=None,
+                 accumulator_device=None, collections=None, summarize=None,
                  name="accumulation"):
         """Wraps `optimizer`.
 
@@ -58,6 +58,11 @@ class AccumulatingOptimizer(tf.train.Optimizer):
           accumulator_dtype: as for `build`.
           accumulator_device: as for `build`.
           collections: as for `build`.
+          summarize: function of the window, called to build what runs once a
+            window, after the apply and before the reset, such as
+            `tf1accum.add_summaries`; called twice, as `transform` is. It is
+            given an `AccumulationOps` whose tensors are read there, and whose
+            ops are None. None for nothing.
           name: as for `build`.
 
         Raises:
@@ -71,7 +76,8 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         self._update_ops = update_ops
         self._settings = arguments.Settings(
             k, None, reduction, weight, transform, after_apply, nonfinite,
-            sparse, accumulator_dtype, accumulator_device, collections, name)
+            sparse, accumulator_dtype, accumulator_device, collections, name,
+            summarize)
         self._losses = []
         self._ops = None
 

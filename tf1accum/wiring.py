@@ -15,7 +15,8 @@ from tf1accum import train_ops
 from tf1accum.window import Window
 
 _OP_NAMES = ("accumulate", "apply", "reset", "apply_and_reset", "initializer",
-             "step", "mean", "transform", "after_apply", "read", "record")
+             "step", "mean", "transform", "after_apply", "read", "record",
+             "summarize", "summaries")
 
 
 def build_window(who, compute, optimizer, loss, update_ops, settings,
@@ -54,7 +55,9 @@ def build_window(who, compute, optimizer, loss, update_ops, settings,
             if in_control_flow:
                 _reserve_op_names()
             window = Window(grads_and_vars, loss, settings)
-        application = applying.Application(who, window, optimizer, settings)
+        application = applying.Application(
+            who, window, optimizer, settings,
+            lambda inside: _only_reads(scope, inside, window, settings))
         lock = None
         if every_k:
             with _outside(in_control_flow, scope):
@@ -181,6 +184,16 @@ def _build_terms(scope, window, scale, loss_scale, settings, after):
                                  name="places"), name="which")])]
     return window.add(scale, loss_scale, None if check else good,
                       check + list(after))
+
+
+def _only_reads(scope, inside, window, settings):
+    """The record of the window where it is read inside of an apply."""
+    return train_ops.AccumulationOps(
+        name=scope[:-1], graph=tf.get_default_graph(),
+        reduction=settings.reduction, accumulate=None, apply=None, reset=None,
+        apply_and_reset=None, initializer=None, step=None,
+        variables=window.model_variables, update_ops=[],
+        **_read_all(inside, window, settings.k))
 
 
 def _read_all(scope, window, k):
