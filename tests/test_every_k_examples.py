@@ -14,7 +14,7 @@ import tf1accum
 
 EXAMPLES = os.path.join(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples")
-NAMES = ["every_k", "monitored_session", "estimator"]
+NAMES = ["every_k", "monitored_session", "estimator", "microbatch"]
 
 
 @pytest.fixture
@@ -91,6 +91,18 @@ def test_estimator_says_that_there_is_none(main):
     assert main("estimator") == (
         "TensorFlow {} has no Estimators; 2.15 is the last that has.\n".format(
             tf.__version__))
+
+
+def test_microbatch_trains_on_the_gradient_of_the_whole_batch(main):
+    printed = main("microbatch", "--k", "3", "--steps", "10", "--batch", "50")
+    shown = re.findall(r"^step +(\d+): mean loss ([\d.]+)$", printed,
+                       re.MULTILINE)
+    assert [int(step) for step, _ in shown] == [2, 4, 6, 8, 10]
+    assert float(shown[-1][1]) < float(shown[0][1])
+    gradient, difference = map(float, re.search(
+        r"^3 micro-batches against one batch of 50:\nlargest gradient (\S+), "
+        r"largest difference (\S+)$", printed, re.MULTILINE).groups())
+    assert difference < 1e-5 * gradient
 
 
 @pytest.mark.parametrize("name", NAMES)

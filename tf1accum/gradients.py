@@ -201,6 +201,11 @@ def dense(grad, dtype, shape):
         tf.cast(grad.values, dtype), grad.indices, shape[0])
 
 
+def is_rows(grad):
+    """Whether `grad` is sparse: rows of its variable, `IndexedSlices`."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
 def drop_none(who, grads_and_vars):
     """The pairs that have a gradient; warns of those that do not.
 
