@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from conftest import EXAMPLES, run_here
 
-NAMES = ["every_k.py", "monitored_session.py", "estimator.py"]
+NAMES = ["every_k.py", "monitored_session.py", "estimator.py", "microbatch.py"]
 
 
 def assert_equals_whole_batches(printed, steps, k):
@@ -59,6 +59,18 @@ def test_estimator_says_that_there_is_none():
     assert run_here("estimator.py") == (
         "TensorFlow {} has no Estimators; 2.15 is the last that has.\n".format(
             tf.__version__))
+
+
+def test_microbatch_trains_on_the_gradient_of_the_whole_batch():
+    printed = run_here("microbatch.py", "--k", "3", "--steps", "10", "--batch", "50")
+    shown = re.findall(r"^step +(\d+): mean loss ([\d.]+)$", printed,
+                       re.MULTILINE)
+    assert [int(step) for step, _ in shown] == [2, 4, 6, 8, 10]
+    assert float(shown[-1][1]) < float(shown[0][1])
+    gradient, difference = map(float, re.search(
+        r"^3 micro-batches against one batch of 50:\nlargest gradient (\S+), "
+        r"largest difference (\S+)$", printed, re.MULTILINE).groups())
+    assert difference < 1e-5 * gradient
 
 
 @pytest.mark.parametrize("name", NAMES)

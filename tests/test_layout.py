@@ -9,9 +9,9 @@ PACKAGE = os.path.dirname(tf1accum.__file__)
 
 # What each module may import of the package.
 ALLOWED = {
-    "__init__": {"accumulation", "gradients", "hooks", "host", "optimizer",
-                 "ports", "recovery", "restoring", "running_mean", "savers",
-                 "summaries", "train_ops"},
+    "__init__": {"accumulation", "gradients", "hooks", "host", "microbatch",
+                 "optimizer", "ports", "recovery", "restoring",
+                 "running_mean", "savers", "summaries", "train_ops"},
     # Leaves.
     "ancestry": set(),
     "gate": set(),
@@ -34,6 +34,11 @@ ALLOWED = {
     "optimizer": {"arguments", "gradients", "update_ops", "wiring"},
     "ports": {"applying", "arguments", "gradients", "graph_keys", "optimizer",
               "recorder", "scopes", "update_ops", "window"},
+    # Build: a window that is one run.
+    "totals": {"accumulators", "gate", "gradients"},
+    "batch": {"arguments"},
+    "microbatch": {"accumulators", "ancestry", "arguments", "batch",
+                   "gradients", "recorder", "scopes", "totals", "update_ops"},
     # Build: a window that NumPy keeps.
     "feeds": {"accumulators"},
     "running_mean": {"feeds", "gradients"},

@@ -25,6 +25,7 @@ from tf1accum.gradients import average_tower_gradients
 from tf1accum.hooks import AccumulationHook
 from tf1accum.host import build_host
 from tf1accum.host import HostOps
+from tf1accum.microbatch import microbatch_gradients
 from tf1accum.optimizer import AccumulatingOptimizer
 from tf1accum.recovery import recover
 from tf1accum.restoring import restore_model
@@ -48,6 +49,7 @@ __all__ = [
     "build",
     "build_from_gradients",
     "build_host",
+    "microbatch_gradients",
     "model_saver",
     "model_variables",
     "ports",

@@ -22,18 +22,22 @@ def ancestors(ops, stop=()):
     return seen
 
 
-def first_sometimes_skipped(ops):
+def first_sometimes_skipped(ops, loops=0):
     """The first of `ops` that some runs that ask for it skip, or None.
 
     As inside a `tf.cond` branch or a `tf.while_loop` body: there, what depends
     on an op is skipped with it, or has no value of its own.
+
+    Args:
+      ops: list of ops.
+      loops: number of loops that the caller itself stands in.
     """
     # One walk for all; which of them it is costs a walk each.
-    return None if _are_always_run(ops) else next(
-        op for op in ops if not _are_always_run([op]))
+    return None if _are_always_run(ops, loops) else next(
+        op for op in ops if not _are_always_run([op], loops))
 
 
-def _are_always_run(ops):
+def _are_always_run(ops, loops):
     """Whether each way back from `ops` leaves as often as it enters.
 
     It leaves a branch by a Merge, a loop by an Exit; it enters one by a Switch,
@@ -44,7 +48,7 @@ def _are_always_run(ops):
     # What a function's graph depends on outside of it runs with its call.
     if any(op.graph not in (tf.get_default_graph(), outermost) for op in ops):
         return False
-    seen = {(op, 0) for op in ops}
+    seen = {(op, loops) for op in ops}
     queue = collections.deque(seen)
     while queue:
         op, left = queue.popleft()

@@ -11,7 +11,7 @@ from tf1accum import ancestry
 
 # In TensorFlow 2 the `Variable` of compat.v1 is the base of reference
 # variables alone; the base of both kinds is the one of compat.v2.
-_VARIABLE = getattr(tf.compat, "v2", tf).Variable
+VARIABLE = getattr(tf.compat, "v2", tf).Variable
 
 
 def check_graph_mode(who):
@@ -69,7 +69,7 @@ def check_settings(who, settings):
     """Raises unless each of `settings` is what the builders document."""
     _check_k(who, settings.k)
     _check_global_step(who, settings.global_step)
-    _check_weight(who, settings.weight)
+    check_weight(who, settings.weight)
     _check_name(who, settings.name)
     _check_choice(who, "reduction", settings.reduction, ("mean", "sum"))
     _check_choice(who, "nonfinite", settings.nonfinite,
@@ -133,7 +133,8 @@ def _check_choice(who, what, value, choices):
             value))
 
 
-def _check_weight(who, weight):
+def check_weight(who, weight):
+    """Raises unless `weight` is a scalar of the default graph, or None."""
     if weight is None:
         return
     if not tf.is_tensor(weight):
@@ -186,7 +187,7 @@ def check_loss(who, loss):
 def _check_global_step(who, global_step):
     if global_step is None:
         return
-    if not isinstance(global_step, _VARIABLE):
+    if not isinstance(global_step, VARIABLE):
         raise TypeError(
             "{}: global_step must be a variable or None; got {!r}. Use "
             "tf.train.get_or_create_global_step().".format(who, global_step))
@@ -217,7 +218,7 @@ def _check_variables(who, variables):
             "var_list out for all trainable variables.".format(who))
     seen = set()
     for variable in variables:
-        if not isinstance(variable, _VARIABLE):
+        if not isinstance(variable, VARIABLE):
             raise TypeError(
                 "{}: var_list must hold variables; got {!r}.".format(
                     who, variable))
@@ -268,7 +269,7 @@ def _check_gradient(who, grad, variable):
 
 def listed(who, what, values):
     """`values` as a list; a single variable is a list of one."""
-    if isinstance(values, _VARIABLE):
+    if isinstance(values, VARIABLE):
         return [values]
     if not isinstance(values, collections.abc.Iterable) or isinstance(
             values, (str, tf.Tensor)):
@@ -279,13 +280,13 @@ def listed(who, what, values):
 
 def _is_partitioned(value):
     # TensorFlow has no public name for the class.
-    return hasattr(value, "as_tensor") and not isinstance(value, _VARIABLE)
+    return hasattr(value, "as_tensor") and not isinstance(value, VARIABLE)
 
 
-def check_always_run(who, what, *tensors):
-    """Raises ValueError for a tensor inside of a branch or a loop."""
+def check_always_run(who, what, *tensors, loops=0):
+    """Raises ValueError for one in a branch, or in more than `loops` loops."""
     skipped = ancestry.first_sometimes_skipped(
-        [tensor.op for tensor in tensors])
+        [tensor.op for tensor in tensors], loops)
     if skipped is not None:
         raise ValueError(
             "{}: {} must be outside of every tf.cond branch and tf.while_loop "

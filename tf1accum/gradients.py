@@ -229,6 +229,11 @@ def from_parts(values, indices, dense_shape):
     return tf.IndexedSlices(values, indices, dense_shape)
 
 
+def is_rows(grad):
+    """Whether `grad` is sparse: rows of its variable, `IndexedSlices`."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
 def drop_none(who, grads_and_vars):
     """The pairs that have a gradient; warns of those that do not.
 

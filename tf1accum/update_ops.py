@@ -13,7 +13,7 @@ _PIPELINES = ("IteratorGetNext", "QueueDequeueV2", "QueueDequeueManyV2",
               "QueueDequeueUpToV2")
 
 
-def checked_or_reached(who, update_ops, losses):
+def checked_or_reached(who, update_ops, losses, loops=0):
     """The ops to run with each micro-batch.
 
     Args:
@@ -21,6 +21,7 @@ def checked_or_reached(who, update_ops, losses):
       update_ops: list of what the program wants run, or None for what the
         forward passes of `losses` reach.
       losses: list of scalar tensors.
+      loops: number of loops that they may stand in.
 
     Raises:
       TypeError, ValueError: one of them cannot be run with each.
@@ -28,7 +29,7 @@ def checked_or_reached(who, update_ops, losses):
     if update_ops is None:
         update_ops = collections.OrderedDict.fromkeys(
             op for loss in losses for op in _reached(who, loss))
-    return _checked(who, arguments.listed(who, "update_ops", update_ops))
+    return _checked(who, arguments.listed(who, "update_ops", update_ops), loops)
 
 
 def _reached(who, loss):
@@ -50,9 +51,9 @@ def _reached(who, loss):
     return [op for op in updates if _belongs(op, forward, weights)]
 
 
-def _checked(who, update_ops):
+def _checked(who, update_ops, loops):
     ops = [_op(who, update) for update in update_ops]
-    skipped = ancestry.first_sometimes_skipped(ops)
+    skipped = ancestry.first_sometimes_skipped(ops, loops)
     if skipped is not None:
         raise ValueError(
             "{}: an update op must be of the default graph, outside of every "

@@ -16,7 +16,7 @@ from tf1accum.window import Window
 
 _OP_NAMES = ("accumulate", "apply", "reset", "apply_and_reset", "initializer",
              "step", "mean", "transform", "after_apply", "read", "record",
-             "summarize", "summaries")
+             "summarize")
 
 
 def build_window(who, compute, optimizer, loss, update_ops, settings,
