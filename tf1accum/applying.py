@@ -43,7 +43,7 @@ class Application:
     Built as often as there are ops that apply; all move the same variables.
     """
 
-    def __init__(self, who, window, optimizer, settings, read_window):
+    def __init__(self, who, window, optimizer, settings, read_window=None):
         """Builds nothing yet.
 
         Args:
@@ -52,7 +52,7 @@ class Application:
           optimizer: object with `apply_gradients`.
           settings: `arguments.Settings`.
           read_window: function of a scope, ending in "/", that reads the window
-            there, for `settings.summarize`.
+            there, for `settings.summarize`; None where that is None.
         """
         self._who = who
         self._window = window
