@@ -50,7 +50,7 @@ ALLOWED = {
                  "train_ops"},
     # Run.
     "savers": {"graph_keys", "graph_variables"},
-    "restoring": {"savers"},
+    "restoring": {"graph_keys", "savers"},
     "hooks": {"graph_keys", "train_ops"},
     "summaries": {"graph_keys", "train_ops"},
     # Run: the command line, on files.

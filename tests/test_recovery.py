@@ -129,14 +129,14 @@ def test_each_import_has_its_own_windows(graph, tmp_path):
         carry(graph, "meta", tmp_path, "b")
         build(models.Regression("three"), name="critic", k=7)
         found = {name: tf1accum.recover(name=name) for name in (
-            "a/generator", "a/critic", "b/generator", "b/critic", "critic")}
+            "a/generator", "a/critic", "b/generator", "b/critic", "critic_1")}
         assert {name: (ops.name, ops.k, ops.variables[0].op.name)
                 for name, ops in found.items()} == {
             "a/generator": ("a/generator", K, "a/one/w"),
             "a/critic": ("a/critic", 5, "a/two/w"),
             "b/generator": ("b/generator", K, "b/one/w"),
             "b/critic": ("b/critic", 5, "b/two/w"),
-            "critic": ("critic", 7, "three/w")}
+            "critic_1": ("critic_1", 7, "three/w")}
         assert sorted(v.op.name for v in tf1accum.model_variables()) == sorted(
             scope + name for scope, names in (
                 ("a/", ["one/w", "one/b", "two/w", "two/b"]),
@@ -235,11 +235,70 @@ def test_an_unknown_name_is_told_what_is_there():
     tf.constant("{}", name="somebody/record")
     tf.constant('{"name": "elses", "tf1accum": 1}', name="somebody_/record")
     tf.constant([1], name="number/record")
-    for name in (None, "count", 3):
+    for name in (None, "count"):
         with pytest.raises(ValueError) as error:
             tf1accum.recover(name=name)
         assert str(error.value).endswith(
             "got {!r}. In the graph: 'accumulation', 'other'.".format(name))
+
+
+def test_other_arguments_are_refused():
+    for arguments in (("accumulation",), (None, 3), (None, ["a"])):
+        with pytest.raises(TypeError) as error:
+            tf1accum.recover(*arguments)
+        assert str(error.value).startswith(
+            "tf1accum.recover: graph must be a tf.Graph and name a string")
+
+
+def test_windows_of_one_graph_def_are_known_together(graph, tmp_path):
+    for name in ("one", "two"):
+        build(models.Regression(name), name=name + "_window",
+              optimizer=tf.train.AdamOptimizer())
+    with tf.Graph().as_default():
+        carry(graph, "graph_def", tmp_path)
+        assert tf1accum.recover(name="one_window").k == K
+        assert sorted(v.op.name for v in tf1accum.model_variables()) == [
+            "one/b", "one/w", "two/b", "two/w"]
+
+
+def run_of_two(names):
+    """What is in two windows once the first has had a micro-batch."""
+    one, two = [tf1accum.recover(name=name) for name in names]
+    prefix = names[0].rpartition("accumulation")[0]
+    with models.session() as session:
+        x, y = models.Regression("unused").batches(1)[0]
+        session.run(one.accumulate, {
+            prefix + "model_x:0": x, prefix + "model_y:0": y})
+        return session.run([one.count, two.count])
+
+
+def test_two_imports_share_all_or_are_refused(behaviour, graph, tmp_path):
+    """TensorFlow shares resource variables of two imports, and no others."""
+    build(models.Regression(use_resource=True))
+    names = ["a/accumulation", "b/accumulation"]
+    with tf.Graph().as_default():
+        for scope in "ab":
+            carry(graph, "meta", tmp_path, scope)
+        assert run_of_two(names) == [1, 1]
+    with tf.Graph().as_default() as graph:
+        build(models.Regression(use_resource=False))
+    with tf.Graph().as_default():
+        for scope in "ab":
+            carry(graph, "meta", tmp_path, scope)
+        with pytest.raises(ValueError) as error:
+            run_of_two(names)
+        assert ("those of 'a/accumulation' are also those of another import or "
+                "build, while a/model/w is not (a/accumulation/count goes by "
+                "the name 'accumulation/count' twice)" in str(error.value))
+
+
+def test_a_window_beside_an_imported_one_is_its_own(
+        use_resource, graph, tmp_path):
+    build(models.Regression(use_resource=use_resource))
+    with tf.Graph().as_default():
+        carry(graph, "meta", tmp_path, "a")
+        build(models.Regression("other", use_resource=use_resource))
+        assert run_of_two(["a/accumulation", "accumulation_1"]) == [1, 0]
 
 
 def test_a_graph_that_lost_a_part_says_which(graph):

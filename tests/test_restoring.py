@@ -60,7 +60,7 @@ def test_the_file_of_a_recipe_is_restored(behaviour, use_resource, tmp_path):
         assert session.run(local) is not None
     assert sorted(report.restored) == ["global_step", "model/b", "model/w"]
     assert report.unused == sorted(set(rest) - {"global_step"})
-    assert report.initialized == sorted(
+    assert sorted(report.initialized) == sorted(
         (set(got) | {"local"}) - set(report.restored))
     for name, value in arrays.items():
         np.testing.assert_array_equal(got.pop(name), value)
@@ -146,9 +146,98 @@ def test_what_is_no_checkpoint_is_said_so(tmp_path):
                 "tf1accum.restore_model: save_path must be the prefix of a "
                 "checkpoint, as Saver.save returns it; got {!r}: ".format(bad))
             assert "\n" not in str(error.value)
-    with pytest.raises(TypeError) as error:
-        tf1accum.restore_model(path, path)
-    assert "session must be a tf.Session; got" in str(error.value)
+
+
+def test_other_arguments_are_refused(tmp_path):
+    path, _, _ = recipe_file(tmp_path / "old")
+    model = models.Regression()
+    ops = build(model)
+    with models.session() as session:
+        for error, words, arguments in (
+                (TypeError, "session must be a tf.Session; got", (path, path)),
+                (TypeError, "save_path must be a path; got 5", (session, 5)),
+                (TypeError, "must be a path; got None", (session, None)),
+                (ValueError, "without the end that tells its files apart",
+                 (session, path + ".index")),
+                (ValueError, "optional must list variables of the model; got",
+                 (session, path, [model.x]))):
+            with pytest.raises(error) as raised:
+                tf1accum.restore_model(*arguments)
+            assert str(raised.value).startswith("tf1accum.restore_model: ")
+            assert words in str(raised.value)
+    hooks = [tf1accum.AccumulationHook(ops)]
+    with tf.train.MonitoredSession(hooks=hooks) as session:
+        with pytest.raises(TypeError) as raised:
+            tf1accum.restore_model(session, path)
+    assert "Scaffold(init_fn=" in str(raised.value)
+
+
+def test_a_scaffold_restores_in_its_init_fn(tmp_path):
+    path, arrays, _ = recipe_file(tmp_path / "old")
+    model = models.Regression()
+    build(model)
+    scaffold = tf.train.Scaffold(
+        init_fn=lambda _, session: tf1accum.restore_model(session, path))
+    with tf.train.MonitoredTrainingSession(scaffold=scaffold) as session:
+        np.testing.assert_array_equal(
+            session.run(model.w), arrays["model/w"])
+
+
+def test_what_is_new_in_the_model_may_be_missing(tmp_path):
+    path = save(tmp_path / "old", {"model/w": np.ones([3, 2], np.float32),
+                                   "model/b": np.ones([2], np.float32)})
+    model = models.Regression()
+    step = tf.train.get_or_create_global_step()
+    build(model, global_step=step)
+    with tf.Session() as session:
+        with pytest.raises(ValueError) as error:
+            tf1accum.restore_model(session, path)
+        assert "global_step is not in it" in str(error.value)
+        report = tf1accum.restore_model(session, path, optional=[step])
+        assert session.run(step) == 0
+    assert sorted(report.restored) == ["model/b", "model/w"]
+    assert "global_step" in report.initialized
+
+
+def test_variables_of_others_keep_what_they_have(tmp_path):
+    path, _, _ = recipe_file(tmp_path / "old")
+    model = models.Regression()
+    build(model)
+    local = [tf.Variable(initial, trainable=False, collections=[
+        tf.GraphKeys.LOCAL_VARIABLES]) for initial in (
+            1., 2., tf.placeholder(tf.float32, []))]
+    with tf.Session() as session:
+        session.run(local[0].assign(5.))
+        report = tf1accum.restore_model(session, path)
+        assert session.run(local[:2]) == [5., 2.]
+    assert local[1].op.name in report.initialized
+    assert not {local[0].op.name, local[2].op.name} & set(report.initialized)
+
+
+@pytest.mark.parametrize("value", [
+    b"text", True, np.float16(1.5), np.int8(3), np.complex64(2j)])
+def test_values_of_every_type_are_restored(value, use_resource, tmp_path):
+    extra = tf.get_variable(
+        "extra", initializer=value, trainable=False, use_resource=use_resource)
+    saver = tf.train.Saver([extra])
+    with models.session() as session:
+        path = saver.save(session, str(tmp_path / "old"))
+    with tf.Session() as session:
+        tf1accum.restore_model(session, path)
+        assert session.run(extra) == value
+
+
+def test_a_shape_that_an_initial_value_cannot_have_is_an_error(tmp_path):
+    path = save(tmp_path / "old", {"w": np.ones([2], np.float32),
+                                   "open": np.ones([3], np.float32)})
+    weight = tf.get_variable("w", initializer=np.zeros([2], np.float32))
+    tf.Variable(tf.zeros([2]), validate_shape=False, trainable=False,
+                name="open")
+    with models.session() as session:
+        with pytest.raises(ValueError) as error:
+            tf1accum.restore_model(session, path)
+        np.testing.assert_array_equal(session.run(weight), [0., 0.])
+    assert "open is float32 of shape [3] there" in str(error.value)
 
 
 def test_a_missing_shard_restores_nothing(tmp_path):

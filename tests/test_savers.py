@@ -339,3 +339,34 @@ def test_a_saver_may_be_empty_or_sharded_or_elsewhere(tmp_path):
     with tf.Session() as session:
         saver.restore(session, path)
         assert session.run(ops.count) == 0
+
+
+class Careless:
+    """Keeps optimizers in a list, itself too, and trains its own state."""
+
+    def __init__(self):
+        self.inner = [tf.train.AdamOptimizer(),
+                      tf.train.MomentumOptimizer(1., 0.5)]
+        self.itself = self
+
+    def compute_gradients(self, loss, var_list):
+        return self.inner[0].compute_gradients(loss, var_list)
+
+    def apply_gradients(self, grads_and_vars):
+        return tf.group(*[
+            optimizer.apply_gradients([pair])
+            for optimizer, pair in zip(self.inner, grads_and_vars)] + [
+                tf.Variable(tf.zeros_like(variable), name="careless").assign(
+                    grad) for grad, variable in grads_and_vars])
+
+
+def test_state_of_a_careless_optimizer_is_no_part_of_the_model():
+    model = models.Regression()
+    careless = Careless()
+    careless.apply_gradients(
+        careless.compute_gradients(model.loss, model.variables))
+    before = [v.op.name for v in tf.trainable_variables()]
+    assert before == ["model/w", "model/b", "careless", "careless_1"]
+    build(model, careless)
+    # Those that were made before the window are nobody's.
+    assert [v.op.name for v in tf1accum.model_variables()] == before

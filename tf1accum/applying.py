@@ -147,20 +147,27 @@ def state(optimizer, created, models_own):
       created: list of the variables that were made for it.
       models_own: list of variables that are the model's, should it list them.
     """
-    names = {variable.op.name
-             for variable in models_own + tf.trainable_variables()}
-    return [variable for variable in created + _known(optimizer)
-            if variable.op.name not in names]
+    names = {variable.op.name for variable in models_own}
+    # It may list the weights that it trains, among its own. What it makes is
+    # its own, also where it forgot to say that it is not to be trained.
+    weights = names | {
+        variable.op.name for variable in tf.trainable_variables()}
+    return [variable for variable in created
+            if variable.op.name not in names] + [
+                variable for variable in _known(optimizer, set())
+                if variable.op.name not in weights]
 
 
-def _known(optimizer):
+def _known(optimizer, seen):
+    seen.add(id(optimizer))
     try:
         variables = getattr(optimizer, "variables", [])
         known = list(variables() if callable(variables) else variables)
     except AttributeError:
         # A wrapper of tf.contrib that has no slots of its own.
         known = []
-    for inner in getattr(optimizer, "__dict__", {}).values():
-        if hasattr(inner, "apply_gradients"):
-            known += _known(inner)
+    for value in getattr(optimizer, "__dict__", {}).values():
+        for inner in value if isinstance(value, (list, tuple)) else [value]:
+            if hasattr(inner, "apply_gradients") and id(inner) not in seen:
+                known += _known(inner, seen)
     return known

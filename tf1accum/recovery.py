@@ -18,6 +18,7 @@ Names are those of the graph that the window was built in: what stands before
 `<name>/record` in the name of the constant itself stands before all of them.
 """
 
+import collections
 import json
 
 import tensorflow.compat.v1 as tf
@@ -96,9 +97,13 @@ def recover(graph=None, name=None):
     what the builder returned: run `accumulate`, `apply`, `reset`, read the
     loss, save.
 
-    The one thing to know: a `GraphDef` does not say which of its variables are
-    trained or local. They are all listed as global variables then, so that
-    savers and initialisers know them.
+    The one thing to know: under an import scope, the keys of a checkpoint have
+    the scope before them too. The files that the graph came with are restored
+    by the saver that `import_meta_graph` returned.
+
+    A `GraphDef` does not say which of its variables are trained, local, or
+    parts of one that is saved whole. They are all listed as global variables
+    then, each by itself, so that savers and initialisers know them.
 
     Args:
       graph: a `tf.Graph`, or None for the default graph.
@@ -110,11 +115,18 @@ def recover(graph=None, name=None):
       loop, is None.
 
     Raises:
+      TypeError: `graph` or `name` is something else.
       ValueError: there is no window of that name, or more than one to choose
-        from, or a part of it is not in the graph; says which are there.
+        from (says which are there), or a part of it is not in the graph, or
+        another window of the graph shares its accumulators.
       RuntimeError: a `GraphDef` brought it, and the graph is finalized.
     """
-    graph = graph or tf.get_default_graph()
+    graph = tf.get_default_graph() if graph is None else graph
+    if not isinstance(graph, tf.Graph) or not isinstance(
+            name, (str, type(None))):
+        raise TypeError(
+            "tf1accum.recover: graph must be a tf.Graph and name a string, or "
+            "None; got {!r} and {!r}.".format(graph, name))
     records = _records(graph)
     if name is None and len(records) == 1:
         name = list(records)[0]
@@ -122,40 +134,32 @@ def recover(graph=None, name=None):
         raise ValueError(
             "tf1accum.recover: name must be that of a window in the graph; got "
             "{!r}. In the graph: {}.".format(
-                name, ", ".join(map(repr, sorted(records))) or "none, so none "
-                "was built by tf1accum.build, build_from_gradients or "
-                "AccumulatingOptimizer, or the graph was pruned"))
-    record, content = records[name]
-    prefix = name[:len(name) - len(content["name"])]
-    listed = record in graph_keys.recall(graph, graph_keys.RECORD)
-    if graph.finalized and not listed:
-        raise RuntimeError(
-            "tf1accum.recover: lists what a GraphDef brought in the graph's "
-            "collections; the graph is finalized. Recover {!r} once before "
-            "that.".format(name))
+                name, ", ".join(map(repr, sorted(records))) or "none. (Those "
+                "of build_host and of ports.AccumulatingOptimizer, and what "
+                "was pruned, can't be recovered)"))
     try:
-        if listed:
-            return _rebuilt(graph, name, content, prefix)
-        _list_variables(graph, prefix)
-        ops = _rebuilt(graph, name, content, prefix)
-        _list(ops, [graph.get_operation_by_name(prefix + entry)
-                    for entry in content["state"]], record)
-        return ops
+        _list_all(graph, records)
+        ops = _rebuilt(graph, name, records[name].content)
     except KeyError as error:
         raise ValueError(
             "tf1accum.recover: the graph must hold all of the window {!r}; "
             "missing: {}. Export the whole graph.".format(
                 name, error.args[0]))
+    _check_not_shared(ops, _prefixed(name, records[name].content))
+    return ops
+
+
+_Record = collections.namedtuple("_Record", "op content")
 
 
 def _records(graph):
-    """(op, content) of the records in `graph`, by the names of the windows."""
+    """The `_Record`s in `graph`, by the names of the windows."""
     records = {}
     for op in graph.get_operations():
         if op.type == "Const" and op.name.endswith("/record"):
             content = parsed(op.get_attr("value"), op.name)
             if content is not None:
-                records[op.name.rpartition("/")[0]] = op, content
+                records[op.name.rpartition("/")[0]] = _Record(op, content)
     return records
 
 
@@ -176,7 +180,19 @@ def parsed(tensor_proto, op_name):
         return None
 
 
-def _rebuilt(graph, name, content, prefix):
+def _prefix(name, content):
+    """What stands before all names of `content` in this graph."""
+    return name[:len(name) - len(content["name"])]
+
+
+def _prefixed(name, content):
+    """The names of the variables that are not the model's, in this graph."""
+    return [_prefix(name, content) + each for each in content["state"]]
+
+
+def _rebuilt(graph, name, content):
+    prefix = _prefix(name, content)
+
     def tensor(tensor_name):
         return tensor_name and graph.get_tensor_by_name(prefix + tensor_name)
 
@@ -197,13 +213,55 @@ def _rebuilt(graph, name, content, prefix):
         **{role: tensor(entry) for role, entry in content["reads"].items()})
 
 
-def _list_variables(graph, prefix):
-    """Lists the variables that a `GraphDef` brought, which lists none."""
+def _list_all(graph, records):
+    """Lists what a `GraphDef` brought: it has no collections."""
+    listed = graph_keys.recall(graph, graph_keys.RECORD)
+    new = {name: record for name, record in records.items()
+           if record.op not in listed}
+    if new and graph.finalized:
+        raise RuntimeError(
+            "tf1accum.recover: lists what a GraphDef brought in the graph's "
+            "collections; the graph is finalized. Recover {!r} once before "
+            "that.".format(sorted(new)[0]))
+    _list_variables(graph, {
+        _prefix(name, record.content) for name, record in new.items()})
+    for name, record in sorted(new.items()):
+        _list(_rebuilt(graph, name, record.content), [
+            graph.get_operation_by_name(each)
+            for each in _prefixed(name, record.content)], record.op)
+
+
+def _list_variables(graph, prefixes):
+    """Lists the variables below `prefixes` that no collection lists."""
     listed = graph_variables.listed(graph)
     for op in graph.get_operations():
-        if op.type in _VARIABLES and op.name.startswith(prefix) and (
-                op.name not in listed):
+        if op.type in _VARIABLES and op.name not in listed and any(
+                op.name.startswith(prefix) for prefix in prefixes):
             variable = graph_variables.remade(op)
             if variable is not None:
                 graph.add_to_collection(
                     tf.GraphKeys.GLOBAL_VARIABLES, variable)
+
+
+def _check_not_shared(ops, state):
+    """Raises where another import has the same accumulators, alone.
+
+    TensorFlow finds a resource variable by a name that an import scope does
+    not change. All of two imports is shared then, unless the model's variables
+    are reference variables.
+    """
+    handles = {op.name: op.get_attr("shared_name")
+               for op in ops.graph.get_operations()
+               if op.type == "VarHandleOp"}
+    number = collections.Counter(handles.values())
+    shared = [name for name in state if number[handles.get(name)] > 1]
+    own = [variable.op.name for variable in ops.variables
+           if number[handles.get(variable.op.name)] < 2]
+    if shared and own:
+        raise ValueError(
+            "tf1accum.recover: each window of a graph must have accumulators "
+            "of its own; those of {!r} are also those of another import or "
+            "build, while {} is not ({} goes by the name {!r} twice). Import "
+            "it into a graph of its own.".format(
+                ops.name, own[0], shared[0],
+                handles[shared[0]].decode("utf-8")))

@@ -1,9 +1,11 @@
 """Restoring a model from a checkpoint, whoever wrote it."""
 
 import collections
+import os
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import graph_keys
 from tf1accum import savers
 
 
@@ -20,53 +22,89 @@ class Restored(collections.namedtuple("Restored", (
     __slots__ = ()
 
 
-def restore_model(session, save_path):
+def restore_model(session, save_path, optional=()):
     """Restores the model, whoever wrote the file; initialises the rest.
 
     For checkpoints made without accumulation, or by a script that kept its own
     accumulators and slots in them: what the model has not is not read, and what
     the file has not is no error unless it is the model's. Training starts from
-    the weights: windows are empty, optimizers at their first step.
+    the weights: windows are empty, and optimizers at their first step, also
+    where the file has slots of the same name.
 
     The one thing to know: lookup tables and iterators are not restored.
     `model_saver().restore` does that, of files that have them.
 
     Args:
       session: a `tf.Session` whose graph is complete, finalised or not. No op
-        is added to it.
+        is added to it. In a `MonitoredTrainingSession`:
+        `Scaffold(init_fn=lambda scaffold, session: restore_model(...))`.
       save_path: prefix of a checkpoint, as `Saver.save` returns it.
+      optional: list of variables of the model that the file may lack, such as
+        a global step that is new; they get their initial value then.
 
     Returns:
       A `Restored`.
 
     Raises:
-      TypeError: `session` is none.
+      TypeError: an argument is of the wrong type.
       ValueError: there is no checkpoint, or a variable of the model is missing
         in it, or has another shape or type there. Nothing was restored then.
     """
     who = "tf1accum.restore_model"
-    graph = getattr(session, "graph", None)
-    if not isinstance(graph, tf.Graph):
+    _check_session(who, session)
+    save_path = _checked_path(who, save_path)
+    model = savers.model_variables(session.graph)
+    _check_optional(who, optional, model)
+    file = _read(who, save_path, lambda: tf.train.load_checkpoint(save_path))
+    places = _places(who, file, model, {
+        variable.op.name for variable in optional})
+    # All is read before anything moves.
+    whole = _read(who, save_path, lambda: {
+        place.key: file.get_tensor(place.key) for place in places})
+    for place in places:
+        # Fed to the op that assigns the initial value: no op is added.
+        initializer = place.variable.initializer
+        value = whole[place.key]
+        session.run(initializer, {initializer.inputs[1]: (
+            value if place.part is None else value[place.part])})
+    restored = [place.variable.op.name for place in places]
+    return Restored(
+        restored, _initialise_rest(session, model, restored),
+        sorted(set(file.get_variable_to_shape_map()) - set(whole)))
+
+
+def _check_session(who, session):
+    if hasattr(session, "run_step_fn"):
+        raise TypeError(
+            "{}: session must be one without hooks; got {!r}. Restore in "
+            "tf.train.Scaffold(init_fn=lambda scaffold, session: ...).".format(
+                who, session))
+    if not isinstance(getattr(session, "graph", None), tf.Graph):
         raise TypeError(
             "{}: session must be a tf.Session; got {!r}.".format(who, session))
-    model = savers.model_variables(graph)
-    file = _read(who, save_path, lambda: tf.train.load_checkpoint(save_path))
-    keys = _checked_keys(who, file, model)
-    values = _read(who, save_path, lambda: [
-        file.get_tensor(key)[part] for key, part in keys])
-    for variable, value in zip(model, values):
-        # Fed to the op that assigns the initial value: no op is added.
-        session.run(variable.initializer, {
-            variable.initializer.inputs[1]: value})
+
+
+def _checked_path(who, path):
+    try:
+        path = os.fspath(path)
+        path = path.decode("utf-8") if isinstance(path, bytes) else path
+    except TypeError:
+        raise TypeError(
+            "{}: save_path must be a path; got {!r}.".format(who, path))
+    if path.endswith((".index", ".meta")) or ".data-" in path:
+        raise ValueError(
+            "{}: save_path must be the prefix of a checkpoint, without the end "
+            "that tells its files apart; got {!r}.".format(who, path))
+    return path
+
+
+def _check_optional(who, optional, model):
     names = {variable.op.name for variable in model}
-    rest = [variable for name, variable in sorted(
-        savers.known_variables(graph).items()) if name not in names]
-    session.run([variable.initializer for variable in rest])
-    return Restored(
-        [variable.op.name for variable in model],
-        [variable.op.name for variable in rest],
-        sorted(set(file.get_variable_to_shape_map()) - {
-            key for key, _ in keys}))
+    for variable in optional:
+        if getattr(getattr(variable, "op", None), "name", None) not in names:
+            raise ValueError(
+                "{}: optional must list variables of the model; got "
+                "{!r}.".format(who, variable))
 
 
 def _read(who, save_path, function):
@@ -79,36 +117,74 @@ def _read(who, save_path, function):
                 who, save_path, str(error).partition("\n")[0]))
 
 
-def _checked_keys(who, file, model):
-    """The key in `file` of each variable, and which part of it is its own."""
+# key: of the checkpoint. shape: of what is there. part: slices of it that are
+# the variable's, or None for all of it.
+_Place = collections.namedtuple("_Place", "variable key shape part")
+
+
+def _places(who, file, model, optional):
+    """Where in `file` each variable of the model is, a list of `_Place`s."""
     shapes = file.get_variable_to_shape_map()
     dtypes = file.get_variable_to_dtype_map()
-    keys, wrong = [], []
-    for variable in model:
-        key, shape, part = _place(variable)
-        keys.append((key, part))
-        if key not in shapes:
+    places, wrong = [], []
+    for place in map(_place, model):
+        key, dtype = place.key, place.variable.dtype.base_dtype
+        if key in shapes:
+            places.append(place)
+            if not place.shape.is_compatible_with(shapes[key]) or (
+                    dtypes[key] != dtype):
+                wrong.append("{} is {} of shape {} there, and {} of shape {} "
+                             "in the graph".format(
+                                 key, dtypes[key].name, shapes[key],
+                                 dtype.name, place.shape))
+        elif place.variable.op.name not in optional:
             wrong.append("{} is not in it".format(key))
-        elif not shape.is_compatible_with(shapes[key]) or (
-                dtypes[key] != variable.dtype.base_dtype):
-            wrong.append("{} is {} of shape {} there, and {} of shape {} in "
-                         "the graph".format(
-                             key, dtypes[key].name, shapes[key],
-                             variable.dtype.base_dtype.name, shape))
     if wrong:
         raise ValueError(
-            "{}: the checkpoint must hold each variable of the model as it is; "
-            "{}. `python -m tf1accum inspect` shows what it holds; "
-            "tf.train.Saver takes a dict from other names.".format(
-                who, "; ".join(wrong)))
-    return keys
+            "{}: the checkpoint must hold each variable of the model as it is, "
+            "but for those that are `optional`; {}. `python -m tf1accum "
+            "inspect` shows what it holds; a tf.train.Saver of a dict restores "
+            "what has another name.".format(who, "; ".join(wrong)))
+    return places
 
 
 def _place(variable):
-    """(key, shape there, what of it is the variable's) in a checkpoint."""
     whole = variable.to_proto().save_slice_info_def
-    if not whole.full_name:
-        return variable.op.name, variable.shape, Ellipsis
-    return whole.full_name, tf.TensorShape(whole.full_shape), tuple(
-        slice(offset, offset + length)
-        for offset, length in zip(whole.var_offset, whole.var_shape))
+    if whole.full_name:
+        return _Place(variable, whole.full_name,
+                      tf.TensorShape(whole.full_shape), tuple(
+                          slice(offset, offset + length) for offset, length in
+                          zip(whole.var_offset, whole.var_shape)))
+    # A variable of no fixed shape takes what its initial value may be.
+    return _Place(variable, variable.op.name, variable.shape.merge_with(
+        variable.initializer.inputs[1].shape), None)
+
+
+def _initialise_rest(session, model, restored):
+    """Initialises all else that can be; returns the names.
+
+    Windows and optimizers start anew. Variables of others, such as a script's
+    local ones, keep a value that they have.
+    """
+    graph = session.graph
+    known = savers.known_variables(graph)
+    anew = {op.name for op in graph_keys.recall(graph, graph_keys.STATE)}
+    anew.update(variable.op.name for variable in model)
+    anew.difference_update(restored)
+    session.run([known[name].initializer for name in sorted(anew)])
+    return sorted(anew) + [
+        name for name in sorted(set(known) - anew - set(restored))
+        if _initialised_now(session, known[name])]
+
+
+def _initialised_now(session, variable):
+    try:
+        session.run(variable)
+    except tf.errors.FailedPreconditionError:
+        try:
+            session.run(variable.initializer)
+            return True
+        except tf.errors.InvalidArgumentError:
+            # What it starts from is fed, by the script.
+            pass
+    return False

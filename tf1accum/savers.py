@@ -44,9 +44,9 @@ def model_saver(**saver_kwargs):
 
     Saves and restores `model_variables()`, and what else the graph lists as
     saveable (lookup tables, iterators), as the default `Saver` would. What it
-    leaves out is in its `left_out`, a list of variables. Those that have no
-    value when it restores get their initial one then: training can go on from
-    the weights, also as `Scaffold(saver=tf1accum.model_saver())`.
+    leaves out is in its `left_out`, a list of variables. Windows and optimizers
+    that have no value when it restores get their initial one then: training can
+    go on from the weights, also as `Scaffold(saver=tf1accum.model_saver())`.
 
     The one thing to know: call it after the builders, as any saver is made
     when the graph is complete. `restore` leaves the windows and optimizers that
@@ -97,7 +97,8 @@ def resumable_saver(**saver_kwargs):
     they saved last. With `save_steps` that is at the end of a window, with
     `save_secs` in the middle of one too. And such a session gives local
     variables their initial values after a restore: a window in
-    `LOCAL_VARIABLES` starts empty there.
+    `LOCAL_VARIABLES` starts empty there. `reshape=True` can't restore the rows
+    of lookups: their number is not known beforehand.
 
     Args:
       **saver_kwargs: arguments of `tf.train.Saver`, but `var_list` (and
@@ -140,21 +141,25 @@ class _LeanSaver(tf.train.Saver):
 
 
 class _ModelSaver(_LeanSaver):
-    """A saver that gives an initial value to what it leaves out."""
+    """A saver that gives windows and optimizers their initial value."""
 
     def __init__(self, saved, left_out, saver_kwargs):
         super().__init__(saved, left_out, saver_kwargs)
+        state = {op.name for op in graph_keys.recall(
+            tf.get_default_graph(), graph_keys.STATE)}
+        self._state = [variable for variable in left_out
+                       if variable.op.name in state]
         # Beside the saver's own ops, if there is anything to save.
         scope = (self.saver_def.restore_op_name.rpartition("/")[0]
                  if self.saver_def else "save")
-        with tf.name_scope(scope + "/"):
+        with tf.name_scope(scope + "/" if scope else None):
             self._without_value = tf.identity(
-                tf.report_uninitialized_variables(left_out),
+                tf.report_uninitialized_variables(self._state),
                 name="without_value")
 
     def restore(self, sess, save_path):
         """As that of `tf.train.Saver`; then initialises what has no value."""
         super().restore(sess, save_path)
         names = sess.run(self._without_value)
-        sess.run([variable.initializer for variable in self.left_out
+        sess.run([variable.initializer for variable in self._state
                   if variable.op.name.encode() in names])

@@ -75,6 +75,9 @@ def free_box(name):
     paths = {tuple(op.name.split("/", 2)[:2]) for op in graph.get_operations()}
     taken = {path[0] for path in paths
              if not path[-1].startswith(TOWER_MEAN) or len(path) == 1}
+    # Nor the names by which variables go that came under an import scope.
+    taken.update(op.get_attr("shared_name").decode("utf-8").partition("/")[0]
+                 for op in graph.get_operations() if op.type == "VarHandleOp")
     with tf.name_scope(None):
         for number in itertools.count():
             root = "{}_{}".format(name, number) if number else name
