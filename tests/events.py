@@ -7,7 +7,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-TAGS = ["accumulation/mean_loss", "accumulation/gradient_norm",
+TAGS = ["accumulation/average_loss", "accumulation/mean_gradient_norm",
         "accumulation/count"]
 
 

@@ -148,7 +148,7 @@ def test_types_of_other_widths_are_summarised(dtype):
         got = events.values(sess.run(summary))
     loss, mean = events.numpy_window(model, model.start, batches)
     np.testing.assert_allclose(
-        [got["accumulation/mean_loss"], got["accumulation/gradient_norm"]],
+        [got["accumulation/average_loss"], got["accumulation/mean_gradient_norm"]],
         [loss, events.norm(mean)], rtol=1e-2 if dtype == tf.float16 else 1e-6)
 
 
@@ -174,8 +174,8 @@ def test_a_nan_in_a_gradient_is_shown_and_fails_no_run(model):
     with models.session() as sess:
         sess.run(ops.accumulate, model.feed((x, y * np.nan)))
         got = events.values(sess.run(summary))
-    assert np.isnan(got["accumulation/gradient_norm"])
-    assert np.isnan(got["accumulation/mean_loss"])
+    assert np.isnan(got["accumulation/mean_gradient_norm"])
+    assert np.isnan(got["accumulation/average_loss"])
     assert got["accumulation/gradient/model/w"].num == 0
 
 

@@ -82,7 +82,7 @@ def test_the_example_writes_each_window_at_its_step(run):
     assert [step for step, _ in got] == list(range(1, STEPS + 1))
     for _, shown in got:
         assert list(shown)[-3:] == [
-            "accumulation/mean_loss", "accumulation/gradient_norm",
+            "accumulation/average_loss", "accumulation/mean_gradient_norm",
             "accumulation/count"]
         assert shown["accumulation/count"] == K
         histograms = {tag: value for tag, value in shown.items()
@@ -92,10 +92,10 @@ def test_the_example_writes_each_window_at_its_step(run):
         np.testing.assert_allclose(
             np.sqrt(sum(histogram.sum_squares
                         for histogram in histograms.values())),
-            shown["accumulation/gradient_norm"], rtol=1e-4)
+            shown["accumulation/mean_gradient_norm"], rtol=1e-4)
     shown = float(re.search(r"of the last ([\d.]+)", printed).group(1))
     np.testing.assert_allclose(
-        got[-1][1]["accumulation/mean_loss"], shown, atol=1e-4)
+        got[-1][1]["accumulation/average_loss"], shown, atol=1e-4)
 
 
 def costs(folder):
@@ -136,15 +136,15 @@ def test_tensorboard_reads_the_tags_the_graph_and_the_profiles(run):
     reader.Reload()
     tags = reader.Tags()
     assert tags["scalars"] == [
-        "accumulation/mean_loss", "accumulation/gradient_norm",
+        "accumulation/average_loss", "accumulation/mean_gradient_norm",
         "accumulation/count"]
     assert len(tags["histograms"]) == 8
     assert sorted(tags["run_metadata"]) == [
         "accumulation/accumulate", "accumulation/apply"]
     assert tags["graph"]
     read = [(scalar.step, scalar.value)
-            for scalar in reader.Scalars("accumulation/mean_loss")]
-    assert read == [(step, shown["accumulation/mean_loss"])
+            for scalar in reader.Scalars("accumulation/average_loss")]
+    assert read == [(step, shown["accumulation/average_loss"])
                     for step, shown in events.written(run[1])]
 
 

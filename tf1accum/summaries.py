@@ -9,11 +9,11 @@ from tf1accum import train_ops
 def add_summaries(ops, histograms=False, collections=None, name="summaries"):
     """Adds the summary of a window: its loss, its gradient, what it holds.
 
-        gradient norm = sqrt(sum of squares of (w_1 g_1 + ... + w_r g_r)
-                             / (w_1 + ... + w_r), over all variables)
+        mean gradient norm = sqrt(sum of squares of (w_1 g_1 + ... + w_r g_r)
+                                  / (w_1 + ... + w_r), over all variables)
 
-    Of each window, under tags that begin with the window's name: `mean_loss`,
-    `gradient_norm` (before any `transform`; rows of one index are added up
+    Of each window, under tags that begin with its name: `average_loss`,
+    `mean_gradient_norm` (before any `transform`; rows of one index are added up
     first), `count` (micro-batches in it), `weight`, `skipped` (since the
     start), and `gradient/<variable>`, a histogram. What the ops do not have is
     left out.
@@ -114,7 +114,8 @@ def _merge(ops, histograms):
         tf.raw_ops.ScalarSummary(
             tags=ops.name + "/" + what, values=value, name=what)
         for what, value in (
-            ("mean_loss", ops.average_loss), ("gradient_norm", norm),
+            ("average_loss", ops.average_loss),
+            ("mean_gradient_norm", norm),
             ("count", ops.count), ("weight", ops.weight),
             ("skipped", ops.skipped)) if value is not None]
     return tf.raw_ops.MergeSummary(inputs=parts, name="open_window")
