@@ -172,7 +172,8 @@ def test_a_graph_with_ops_that_are_not_known_is_read(
     found = inspect(tmp_path / "graph")
     assert [window["name"] for window in found["windows"]] == ["accumulation"]
     assert {"key": "v", "dtype": "unknown", "shape": None, "bytes": None,
-            "model": True, "why": "no update of a weight computes with it"
+            "model": True, "by": "graph",
+            "why": "not a slot nor an accumulator of any update"
             } in found["keys"]
 
 
@@ -197,6 +198,39 @@ def test_an_event_file_says_what_each_of_its_graphs_holds(
     assert inspect(tmp_path / "log")["files"] == [found]
 
 
+def test_an_event_file_that_is_being_written_shows_what_it_has(
+        inspect, text, tmp_path):
+    Lookups()
+    with tf.summary.FileWriter(str(tmp_path),
+                               tf.get_default_graph()) as writer:
+        writer.add_summary(tf.Summary(), 1)
+    path, = tmp_path.iterdir()
+    whole = inspect(path)
+    path.write_bytes(path.read_bytes()[:-3])
+    found = inspect(path)
+    assert whole["ends_early"] is None
+    assert found["ends_early"] == (
+        "after 3 events it is cut off, damaged, or still being written")
+    assert found["graphs"] == whole["graphs"]
+    assert len(found["graphs"]) == 2
+    assert "  ends early: {}".format(found["ends_early"]) in text(path)
+    assert inspect(tmp_path)["files"] == [found]
+
+
+def test_a_window_that_several_files_have_is_said_once(text, tmp_path):
+    Lookups()
+    for name in "model-1", "model-2":
+        checkpoints.save(tmp_path / name)
+    with tf.summary.FileWriter(str(tmp_path), tf.get_default_graph()):
+        pass
+    lines = text(tmp_path)
+    assert len([line for line in lines if "k = 4" in line]) == 1
+    assert len([line for line in lines if "weight/part_1" in line]) == 1
+    assert lines.count("  window accumulation: as above") == 3
+    path, = tmp_path.glob("*.tfevents.*")
+    assert len([line for line in text(path) if "k = 4" in line]) == 1
+
+
 def test_an_event_file_of_summaries_alone_is_fine(text, tmp_path):
     with tf.summary.FileWriter(str(tmp_path)) as writer:
         writer.add_summary(tf.Summary(), 1)
@@ -216,13 +250,13 @@ def test_a_checkpoint_says_which_keys_are_the_models(end, inspect, tmp_path):
     keys = {each.pop("key"): each for each in found["keys"]}
     assert keys["weight"] == {
         "dtype": "float32", "shape": [3, 4], "bytes": 48, "model": True,
-        "why": "trained"}
+        "by": "graph", "why": "trained"}
     assert keys["norm/mean"] == {
         "dtype": "float16", "shape": [4], "bytes": 8, "model": True,
-        "why": "no update of a weight computes with it"}
+        "by": "graph", "why": "not a slot nor an accumulator of any update"}
     assert keys["accumulation/count"] == {
         "dtype": "int64", "shape": [], "bytes": 8, "model": False,
-        "why": "of the window accumulation"}
+        "by": "graph", "why": "of the window accumulation"}
     assert {name for name in keys if keys[name]["model"]} == {
         "table", "weight", "norm/mean"}
     assert found["saves"]["model"] == MODEL
@@ -237,16 +271,16 @@ def test_a_checkpoint_alone_is_judged_by_its_structure(text, tmp_path):
         "names": np.array([b"one", b"two"], object)})
     assert text(tmp_path / "model") == [
         "{}: checkpoint".format(tmp_path / "model"),
-        "  what is the model's: by the structure of the keys (no MetaGraph "
-        "beside it)",
-        "    model's          names        string   [2]     ? B   a key of "
+        "  judged by the structure of the keys, as there is no MetaGraph "
+        "beside it",
+        "      model's          names        string   [2]     ? B   a key of "
         "its own",
-        "    model's          w            float32  [2, 3]  24 B  a key of "
+        "      model's          w            float32  [2, 3]  24 B  a key of "
         "its own",
-        "    not the model's  beta1_power  float32  []      4 B   an "
-        "optimizer's scalar, by its exact name",
-        "    not the model's  w/Adam       float32  [2, 3]  24 B  slot of w, "
-        "of its shape",
+        "      not the model's  beta1_power  float32  []      4 B   looks like "
+        "an optimizer's scalar: by its exact name",
+        "      not the model's  w/Adam       float32  [2, 3]  24 B  looks like "
+        "a slot of w: of its shape, under its name",
         "  holds 4 keys of 52 B, the model alone 2 keys of 24 B"]
 
 
@@ -269,8 +303,13 @@ def test_a_graph_of_another_model_does_not_decide(inspect, tmp_path):
     tf.train.AdamOptimizer().minimize(model.loss)
     path = checkpoints.save(tmp_path / "model")
     checkpoints.write_raw(tmp_path / "model", {
-        "model/w": zeros(9), "model/w/Adam": zeros(7), "other": zeros()})
-    assert all(each["model"] for each in inspect(path)["keys"])
+        "model/w": zeros(9), "model/w/Adam": zeros(7), "other": zeros(),
+        "other/Adam": zeros(), "model/b": zeros(2)})
+    keys = inspect(path)["keys"]
+    assert [each["key"] for each in keys if not each["model"]] == [
+        "other/Adam"]
+    assert [each["key"] for each in keys if each["by"] == "graph"] == [
+        "model/b"]
 
 
 def test_a_log_folder_says_what_all_its_files_hold(inspect, text, tmp_path):
@@ -295,9 +334,13 @@ def test_a_damaged_file_in_a_folder_hides_no_other(tmp_path, capsys):
     assert checkpoints.run("inspect", tmp_path, "--json") == 1
     printed = capsys.readouterr()
     bad, good = json.loads(printed.out)["files"]
-    assert sorted(bad) == ["error", "path"]
+    assert sorted(bad) == ["error", "kind", "path"]
+    assert bad["kind"] == "error"
     assert good["saves"]["model"] == {"keys": 1, "bytes": 4}
     assert printed.err == "tf1accum: {}\n".format(bad["error"])
+    (tmp_path / "good.index").unlink()
+    assert checkpoints.run("inspect", tmp_path) == 1
+    assert capsys.readouterr().out == ""
 
 
 def png(path):
@@ -309,13 +352,24 @@ def saved_model(path):
     (path / "saved_model.pb").write_bytes(b"\x08\x01")
 
 
-def short_events(path):
+def shard(make):
+    def bring_about(path):
+        checkpoints.write_raw(path, {"w": zeros(3)})
+        data = path.with_name("file.data-00000-of-00001")
+        data.unlink()
+        make(data)
+    return bring_about
+
+
+def foreign_meta(path):
+    checkpoints.write_raw(path, {"w": zeros(3)})
     models.Regression()
-    with tf.summary.FileWriter(str(path.parent / "log"),
-                               tf.get_default_graph()) as writer:
-        writer.add_summary(tf.Summary(), 1)
-    written, = (path.parent / "log").iterdir()
-    path.write_bytes(written.read_bytes()[:-3])
+    tf.train.export_meta_graph(str(path) + ".meta")
+
+
+def looped(path):
+    """A name that cannot be followed, as below a folder of someone else."""
+    path.symlink_to("file")
 
 
 def damaged_graph(path):
@@ -356,10 +410,28 @@ TROUBLE = [
     ("an empty folder", lambda path: path.mkdir(),
      "{} holds no checkpoint, graph or event file."),
     ("a dangling link", dangling, "{} cannot be read: No such file or"),
-    ("events cut off", short_events, "{} is cut off or damaged after 3 "
-     "events: "),
     ("a missing shard", missing_shard, "a shard of {} is missing: "),
+    ("a folder as shard", shard(lambda data: data.mkdir()),
+     "{}.data-00000-of-00001 cannot be read: Is a directory."),
+    ("a dangling shard", shard(lambda data: data.symlink_to("gone")),
+     "{}.data-00000-of-00001 cannot be read: No such file or directory."),
+    ("the graph of another", foreign_meta,
+     "none of the keys of {0} is as in the graph of {0}.meta. Give strip the "
+     "right one by --meta-graph FILE, or move {0}.meta away"),
+    ("a list of checkpoints", lambda path: path.write_text(
+        'model_checkpoint_path: "model-1"\n'),
+     "{} is a list of checkpoints. Name the folder or the prefix of one."),
+    ("a loop", looped, "{} cannot be read: Too many levels of symbolic"),
 ]
+
+
+def test_a_file_that_cannot_be_reached_is_not_missing(tmp_path, capsys):
+    """A folder that may not be entered looks so; a test may be root."""
+    (tmp_path / "loop").symlink_to("loop")
+    for command in (["inspect", tmp_path / "loop" / "model"],
+                    ["strip", tmp_path / "loop" / "model", "out"]):
+        assert checkpoints.run(*command) == 1
+        assert "cannot be read: Too many levels" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bring_about, words", [case[1:] for case in TROUBLE],

@@ -440,12 +440,12 @@ def test_a_dry_run_lists_what_stays_and_goes_and_writes_nothing(
     before = checkpoints.content(tmp_path)
     assert checkpoints.run("strip", tmp_path / "model", "--dry-run") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "by the structure of the keys, as there is no MetaGraph beside it:",
+        "judged by the structure of the keys; --meta-graph FILE makes sure",
         "    stays  w            float32  [2, 3]  24 B  a key of its own",
-        "    goes   beta1_power  float32  []      4 B   an optimizer's scalar, "
-        "by its exact name",
-        "    goes   w/Adam       float32  [2, 3]  24 B  slot of w, of its "
-        "shape",
+        "    goes   beta1_power  float32  []      4 B   looks like an "
+        "optimizer's scalar: by its exact name",
+        "    goes   w/Adam       float32  [2, 3]  24 B  looks like a slot of "
+        "w: of its shape, under its name",
         "stays: 1 key of 24 B",
         "goes: 2 keys of 28 B"]
     assert checkpoints.content(tmp_path) == before
@@ -541,8 +541,11 @@ TROUBLE = [
      "{path} could not be copied to {out}: {checksum}"),
     ("a foreign graph", lambda path: path.with_name(
         "model.meta").write_bytes(b"\x89PNG\r\n\x1a\n\0\0"),
-     "model.meta is not a MetaGraph, a GraphDef, a checkpoint or an event "
-     "file, or is damaged."),
+     "model.meta is not a MetaGraph or a GraphDef, or is damaged. Give strip "
+     "the right one by --meta-graph FILE, or move {path}.meta away: then the "
+     "structure of the keys decides."),
+    ("a folder as data", lambda path: data_of(path).unlink() or data_of(
+        path).mkdir(), "model.data-00000-of-00001 cannot be read: Is a dir"),
     ("nothing of a model", only_state, "{path} holds nothing of the model"),
     ("a file of objects", object_based, "was written by tf.train.Checkpoint"),
 ]
@@ -556,6 +559,10 @@ def test_trouble_with_the_original_is_one_line(harm, words, tmp_path, capsys):
     out = tmp_path / "out" / "model"
     out.parent.mkdir()
     before = checkpoints.content(tmp_path)
+    # A dry run reads no data.
+    for more in [] if "{checksum}" in words else [["--dry-run"]]:
+        assert checkpoints.run("strip", path, *more) == 1
+        assert_one_line(capsys, words.format(path=path))
     assert checkpoints.run("strip", path, out) == 1
     error = assert_one_line(capsys, words.partition("{checksum}")[0].format(
         path=path, out=out))
@@ -589,6 +596,12 @@ OUT = [
      or path.with_name("other"), "other.data-00000-of-00002 exists already."),
     ("a file", lambda path: path.with_name("other").touch()
      or path.with_name("other"), "other exists already."),
+    ("a graph", lambda path: path.with_name("other.meta").touch()
+     or path.with_name("other"), "other.meta exists already."),
+    ("another index", lambda path: path.with_name("other.index"),
+     "/other.index is a name of a checkpoint's file. Name its prefix"),
+    ("another meta", lambda path: path.with_name("other.meta"),
+     "/other.meta is a name of a checkpoint's file. Name its prefix"),
     ("a folder", lambda path: path.parent, "/in is a folder. Name the copy"),
     ("a missing folder", lambda path: path.parent / "gone" / "model",
      "/in/gone does not exist. Make it first."),
@@ -686,7 +699,9 @@ def test_the_index_comes_last(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("argv", [
     [], ["strip"], ["strip", "in"], ["inspect"], ["strip", "a", "b", "c"],
-    ["grow", "a"], ["inspect", "a", "--yaml"]])
+    ["grow", "a"], ["inspect", "a", "--yaml"], ["inspect", ""],
+    ["strip", "", "a"], ["strip", "a", ""],
+    ["strip", "a", "b", "--meta-graph="]])
 def test_a_wrong_command_line_is_2(argv, capsys):
     with pytest.raises(SystemExit) as error:
         checkpoints.run(*argv)
@@ -701,7 +716,11 @@ def test_help_says_what_the_status_means(argv, capsys):
     with pytest.raises(SystemExit) as error:
         checkpoints.run(*argv)
     assert error.value.code == 0
-    assert "exit status: 0 if all is well" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "exit status: 0 if all is well" in printed
+    assert "128 and its number where a signal ended it" in printed
+    assert argv[0] != "strip" or (
+        "killed leaves a folder .tf1accum-strip-* beside OUT" in printed)
 
 
 def test_it_runs_as_a_program_away_from_any_session(tmp_path):
@@ -712,7 +731,148 @@ def test_it_runs_as_a_program_away_from_any_session(tmp_path):
         stderr=subprocess.PIPE, universal_newlines=True,
         env=dict(os.environ, PYTHONPATH=ROOT))
     assert child.returncode == 0, child.stderr
-    assert child.stdout.splitlines()[1:] == [
-        "stays: 2 keys of 224 B", "goes: 1 key of 24 B"]
+    assert child.stdout.splitlines() == [
+        "judged by the structure of the keys; --meta-graph FILE makes sure",
+        "    goes  w/Adam  float32  [2, 3]  24 B  looks like a slot of w: of "
+        "its shape, under its name",
+        "stays: 2 keys of 224 B", "goes: 1 key of 24 B",
+        "wrote {}".format(tmp_path / "out")]
     assert checkpoints.keys(tmp_path / "out") == ["w", "x"]
     assert checkpoint_files.is_checkpoint(str(tmp_path / "out"))
+
+
+def trained(path):
+    """A checkpoint of a model with Adam, and the MetaGraph beside it."""
+    with tf.Graph().as_default():
+        model = models.Regression("model")
+        tf.train.AdamOptimizer().minimize(model.loss)
+        return checkpoints.save(path)
+
+
+def test_a_copy_by_the_graph_says_so_and_what_was_written(tmp_path, capsys):
+    path = trained(tmp_path / "model")
+    assert checkpoints.run("strip", path, tmp_path / "out") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "judged by the graph in {}.meta".format(path),
+        "stays: 2 keys of 32 B", "goes: 6 keys of 72 B",
+        "wrote {}".format(tmp_path / "out")]
+
+
+def test_keys_that_the_graph_lacks_are_said_to_be_guesses(tmp_path, capsys):
+    path = trained(tmp_path / "model")
+    arrays = checkpoints.values(path)
+    arrays.update({"x": zeros(3), "x/Adam": zeros(3)})
+    checkpoints.write_raw(path, arrays)
+    assert checkpoints.run("strip", path, tmp_path / "out") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "judged by the graph in {}.meta".format(path),
+        "judged by the structure of the keys, as that graph does not tell",
+        "    stays  x       float32  [3]  12 B  a key of its own",
+        "    goes   x/Adam  float32  [3]  12 B  looks like a slot of x: of "
+        "its shape, under its name",
+        "stays: 3 keys of 44 B", "goes: 7 keys of 84 B",
+        "wrote {}".format(tmp_path / "out")]
+
+
+def events(path):
+    with tf.Graph().as_default() as graph:
+        models.Regression("model")
+        with tf.summary.FileWriter(str(path.parent / "log"), graph):
+            pass
+    written, = (path.parent / "log").iterdir()
+    return written
+
+
+def without_graph(path):
+    checkpoints.write_raw(path.with_name("alone"), {"w": zeros(1)})
+    return path.with_name("alone")
+
+
+GRAPHS = [
+    # (what is given, how to make it, what is said of it)
+    ("of another model", lambda path: trained(
+        path.with_name("other")) + ".meta",
+     "none of the keys of {path} is as in the graph of {graph}. Name the "
+     "graph that {path} was saved from."),
+    ("an event file", events, "{graph} is an event file. Name a MetaGraph or "
+     "a GraphDef."),
+    ("a checkpoint", without_graph, "{graph} is a checkpoint, and there is no "
+     "{graph}.meta. Name a MetaGraph or a GraphDef."),
+    ("nothing", lambda path: path.with_name("gone"),
+     "{graph} does not exist."),
+    ("a text", index_of, "{graph} is a checkpoint, and there"),
+]
+
+
+@pytest.mark.parametrize("make, words", [case[1:] for case in GRAPHS],
+                         ids=[case[0] for case in GRAPHS])
+def test_a_graph_that_cannot_be_used_is_one_line(
+        make, words, tmp_path, capsys):
+    path = original(tmp_path)
+    graph = make(path)
+    assert checkpoints.run("strip", path, tmp_path / "out",
+                           "--meta-graph", graph) == 1
+    assert_one_line(capsys, words.format(path=path, graph=graph))
+
+
+def test_a_checkpoint_stands_for_the_graph_beside_it(tmp_path, capsys):
+    path = trained(tmp_path / "model")
+    assert checkpoints.run("strip", path, "--dry-run", "--meta-graph",
+                           path) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "judged by the graph in {}.meta".format(path))
+
+
+NAMES = [
+    # (how it is named, what is said of it)
+    ("{}.meta", "{path}.meta is no checkpoint. Name its prefix: {path}"),
+    ("{}/", "{path}/ is no checkpoint. Name its prefix: {path}"),
+    ("{}.data-00000-of-00001/",
+     "{path}.data-00000-of-00001/ is no checkpoint. Name its prefix: {path}"),
+    ("{}/../checkpoint", "checkpoint is a list of checkpoints. Name the "
+     "folder or the prefix of one."),
+]
+
+
+@pytest.mark.parametrize("name, words", NAMES)
+def test_a_near_miss_of_a_checkpoint_is_told_its_prefix(
+        name, words, tmp_path, capsys):
+    with tf.Graph().as_default():
+        models.Regression("model")
+        saver = tf.train.Saver()
+        with models.session() as session:
+            path = saver.save(session, str(tmp_path / "model"))
+    named = (str(tmp_path / "checkpoint") if ".." in name
+             else name.format(path))
+    assert checkpoints.run("strip", named, tmp_path / "out") == 1
+    assert_one_line(capsys, words.format(path=path))
+
+
+def program(command, tmp_path):
+    """The exit status and the errors of a line of a shell."""
+    child = subprocess.run(
+        ["bash", "-c", "set -o pipefail; " + command.format(
+            "'{}' -m tf1accum".format(sys.executable))],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True, cwd=str(tmp_path),
+        env=dict(os.environ, PYTHONPATH=ROOT, TF_CPP_MIN_LOG_LEVEL="3"))
+    return child.returncode, [line for line in child.stderr.splitlines()
+                              if "tf1accum" in line or "Error" in line
+                              or "Traceback" in line]
+
+
+@pytest.mark.parametrize("command", [
+    "inspect in --json", "strip in/model out", "--help"])
+def test_a_full_device_is_said_in_one_line(command, tmp_path):
+    original(tmp_path)
+    assert program("{} " + command + " >/dev/full", tmp_path) == (
+        1, ["tf1accum: the output cannot be written: No space left on device. "
+            "All else is done."])
+
+
+@pytest.mark.parametrize("command", [
+    "inspect in/model", "strip in/model out", "--help"])
+def test_a_reader_that_stops_reading_is_no_trouble(command, tmp_path):
+    original(tmp_path)
+    assert program("{} " + command + " | head -n 0", tmp_path) == (0, [])
+    assert (tmp_path / "out.index").exists() == ("out" in command)

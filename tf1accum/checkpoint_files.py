@@ -8,6 +8,7 @@ import re
 import tensorflow.compat.v1 as tf
 
 from tf1accum.file_trouble import FileTrouble
+from tf1accum.file_trouble import cannot_be_read
 from tf1accum.file_trouble import in_one_line
 
 # What a file of `tf.train.Checkpoint`, of TensorFlow 2, holds besides.
@@ -39,6 +40,20 @@ def is_checkpoint(path):
             or _is_v1(path))
 
 
+def check_name(path):
+    """Raises `FileTrouble` where `path` is not, but nearly, a checkpoint."""
+    bare = path.rstrip("/")
+    prefix = prefix_of(bare)
+    if prefix.endswith(".meta"):
+        prefix = prefix[:-len(".meta")]
+    if prefix != prefix_of(path) and is_checkpoint(prefix):
+        raise FileTrouble("{} is no checkpoint. Name its prefix: {}.".format(
+            path, prefix))
+    if _starts_with(bare, b"model_checkpoint_path:"):
+        raise FileTrouble("{} is a list of checkpoints. Name the folder or "
+                          "the prefix of one.".format(path))
+
+
 def meta_graph_beside(prefix):
     """The path of the MetaGraph saved with a checkpoint, or None."""
     path = prefix + ".meta"
@@ -67,6 +82,8 @@ def read(path):
     prefix = prefix_of(path)
     v1 = _is_v1(path)
     if not v1:
+        if not is_checkpoint(path):
+            check_name(path)
         _check_files(prefix)
     try:
         reader = tf.train.NewCheckpointReader(prefix)
@@ -111,6 +128,14 @@ def _is_v1(path):
         return False
 
 
+def _starts_with(path, start):
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(start)) == start
+    except OSError:
+        return False
+
+
 def _shards(prefix):
     """Paths of the data files of `prefix`, by how many there should be."""
     found = collections.defaultdict(list)
@@ -127,32 +152,41 @@ def _check_files(prefix):
         raise FileTrouble("{0} is a folder. Name a checkpoint in it, such as "
                           "{0}/model.ckpt-1000.".format(prefix.rstrip("/")))
     shards = _shards(prefix)
-    if not os.path.lexists(index):
-        raise FileTrouble(
-            "{} is missing{}".format(
-                index, ", which says what the data files hold." if shards
-                else ": there is no checkpoint of that name."))
     try:
         with open(index, "rb") as file:
             if not file.read(1):
                 raise FileTrouble("{} is empty.".format(index))
     except OSError as error:
-        raise FileTrouble("{} cannot be read: {}.".format(
-            index, in_one_line(error)))
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(index):
+            raise FileTrouble(
+                "{} is missing{}".format(
+                    index, ", which says what the data files hold." if shards
+                    else ": there is no checkpoint of that name."))
+        raise cannot_be_read(index, error)
+    _check_shards(prefix, shards)
+
+
+def _check_shards(prefix, shards):
     if not shards:
         raise FileTrouble(
             "the data of {0} is missing: there is no {0}.data-00000-of-"
             "00001.".format(prefix))
-    if not any(_missing(prefix, number) is None for number in shards):
+    whole = [number for number in shards if _missing(prefix, number) is None]
+    if not whole:
         raise FileTrouble("a shard of {} is missing: {}.".format(
             prefix, _missing(prefix, max(shards))))
+    for path in [path for number in whole for path in shards[number]]:
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise cannot_be_read(path, error)
 
 
 def _missing(prefix, number):
     """The first of `number` data files that is not there, or None."""
     for shard in range(number):
         path = "{}.data-{:05d}-of-{:05d}".format(prefix, shard, number)
-        if not os.path.isfile(path):
+        if not os.path.lexists(path):
             return path
     return None
 

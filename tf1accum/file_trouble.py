@@ -5,6 +5,12 @@ class FileTrouble(Exception):
     """What is wrong with a file, in one line that names it."""
 
 
+def cannot_be_read(path, error):
+    """The `FileTrouble` of an `OSError` that `path` was met with."""
+    return FileTrouble("{} cannot be read: {}.".format(
+        path, in_one_line(error)))
+
+
 def in_one_line(error):
     """What `error`, of TensorFlow's or of the system, says in its first line.
 

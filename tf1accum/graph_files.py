@@ -11,6 +11,7 @@ from google.protobuf import message
 from google.protobuf import text_format
 
 from tf1accum.file_trouble import FileTrouble
+from tf1accum.file_trouble import cannot_be_read
 from tf1accum.file_trouble import in_one_line
 
 META_GRAPH = "meta_graph"
@@ -24,10 +25,18 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*$")
 _OP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.>]*$")
 
 
-def read(path):
+class EndsEarly(Exception):
+    """After which event a file ends before its last one does."""
+
+
+def read(path, expected="a MetaGraph or a GraphDef"):
     """The `GraphFile` at `path`, binary or text.
 
     No op is looked up: the graph may hold ops that this TensorFlow lacks.
+
+    Args:
+      path: of the file.
+      expected: what might be there, in words.
 
     Raises:
       FileTrouble: it cannot be read, or is something else.
@@ -45,8 +54,7 @@ def read(path):
                 if found is not None:
                     return found
     raise FileTrouble(
-        "{} is not a MetaGraph, a GraphDef, a checkpoint or an event file, or "
-        "is damaged.".format(path))
+        "{} is not {}, or is damaged.".format(path, expected))
 
 
 def is_event_file(path):
@@ -66,7 +74,8 @@ def read_events(path):
       `GraphFile`s. The file is read event by event.
 
     Raises:
-      FileTrouble: it is cut off or damaged.
+      EndsEarly: after what was read, it is cut off.
+      FileTrouble: it holds what is no event, or no graph.
     """
     seen = set()
     number = 0
@@ -86,20 +95,23 @@ def read_events(path):
                 if found is not None and digest not in seen:
                     seen.add(digest)
                     yield found
+    except tf.errors.DataLossError:
+        raise EndsEarly("after {} event{} it is cut off, damaged, or still "
+                        "being written".format(
+                            number, "" if number == 1 else "s"))
     except (tf.errors.OpError, message.DecodeError) as error:
-        raise FileTrouble("{} is cut off or damaged after {} events: {}".format(
+        raise FileTrouble("{} is damaged after {} events: {}".format(
             path, number, in_one_line(error)))
 
 
 def _content(path):
-    if not os.path.lexists(path):
-        raise FileTrouble("{} does not exist.".format(path))
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise FileTrouble("{} cannot be read: {}.".format(
-            path, in_one_line(error)))
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise FileTrouble("{} does not exist.".format(path))
+        raise cannot_be_read(path, error)
     if not data:
         raise FileTrouble("{} is empty.".format(path))
     return data

@@ -18,15 +18,19 @@ is null where no file says it: of strings, and of shapes that are open.
                   default `Saver` would save; each "keys", "bytes". A graph_def
                   has no list of what is saved: there, all variables are
       "keys"      list of "key", "dtype", "shape", "bytes", "model" (true or
-                  false: whether it is the model's), "why"
+                  false: whether it is the model's), "why", and "by": "graph",
+                  or "structure" where that is a guess by how the keys lie
+                  under each other
     "checkpoint"  the same, of what is in the file, and
       "meta_graph"  path of the MetaGraph beside it, which tells the model from
                     the rest; or null, when the structure of the keys does
     "event_file"
-      "graphs"    list of dicts as of "meta_graph" and "graph_def"
+      "graphs"      list of dicts as of "meta_graph" and "graph_def"
+      "ends_early"  null, or in words that it is cut off, and after what
     "folder"
-      "files"     list of dicts of the above; of a file that cannot be read,
-                  "path" and "error"
+      "files"     list of dicts of the above, and of
+    "error"       a file in the folder that cannot be read
+      "error"     why, in one line that names it
 """
 
 import os
@@ -35,6 +39,7 @@ from tf1accum import checkpoint_files
 from tf1accum import graph_files
 from tf1accum import model_keys
 from tf1accum.file_trouble import FileTrouble
+from tf1accum.file_trouble import cannot_be_read
 
 
 def inspect(path):
@@ -48,26 +53,36 @@ def inspect(path):
     if os.path.isdir(path):
         return _inspect_folder(path)
     if graph_files.is_event_file(path):
-        return {"path": path, "kind": "event_file", "graphs": [
-            _inspect_graph(path, graph_file)
-            for graph_file in graph_files.read_events(path)]}
-    return _inspect_graph(path, graph_files.read(path))
+        return _inspect_events(path)
+    checkpoint_files.check_name(path)
+    return _inspect_graph(path, graph_files.read(
+        path, "a MetaGraph, a GraphDef, a checkpoint or an event file"))
 
 
 def describe_keys(keys, verdicts):
     """The "keys" of this module, of a dict of keys and one of verdicts."""
     return [dict(_size(key), key=name, model=verdicts[name].is_model,
-                 why=verdicts[name].why) for name, key in keys.items()]
+                 by=verdicts[name].by, why=verdicts[name].why)
+            for name, key in keys.items()]
 
 
 def _inspect_checkpoint(path):
     checkpoint = checkpoint_files.read(path)
-    meta_graph = checkpoint_files.meta_graph_beside(checkpoint.prefix)
-    model = model_keys.ModelKeys(
-        None if meta_graph is None else graph_files.read(meta_graph))
+    meta_graph, model = model_keys.of_checkpoint(checkpoint)
     return dict({"path": checkpoint.prefix, "kind": "checkpoint",
                  "meta_graph": meta_graph},
                 **_describe(model, checkpoint.keys))
+
+
+def _inspect_events(path):
+    graphs, ends_early = [], None
+    try:
+        for graph_file in graph_files.read_events(path):
+            graphs.append(_inspect_graph(path, graph_file))
+    except graph_files.EndsEarly as end:
+        ends_early = str(end)
+    return {"path": path, "kind": "event_file", "graphs": graphs,
+            "ends_early": ends_early}
 
 
 def _inspect_graph(path, graph_file):
@@ -85,8 +100,7 @@ def _inspect_folder(path):
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
-        raise FileTrouble("{} cannot be read: {}.".format(
-            path, error.strerror))
+        raise cannot_be_read(path, error)
     found = []
     for name in names:
         # A checkpoint is read with the MetaGraph beside it.
@@ -105,7 +119,7 @@ def _inspect_or_error(path):
     try:
         return inspect(path)
     except FileTrouble as trouble:
-        return {"path": path, "error": str(trouble)}
+        return {"path": path, "kind": "error", "error": str(trouble)}
 
 
 def _describe(model, keys):

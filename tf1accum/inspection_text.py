@@ -1,33 +1,44 @@
 """What `inspection` found, and what is stripped, for people to read."""
 
 
-def lines_of(found, with_keys=True):
-    """Lines about a dict of `inspection.inspect`.
+def lines_of(found):
+    """Lines about a dict of `inspection.inspect`."""
+    return _lines(found, True, set())
+
+
+def _lines(found, with_keys, said):
+    """The same.
 
     Args:
       found: the dict.
       with_keys: whether to list each key of a checkpoint.
+      said: set of the lines about windows so far, a tuple for each.
     """
-    kind = found["kind"].replace("_", " ")
+    if found["kind"] == "error":
+        return []
     if found["kind"] == "folder":
-        return [line for file in found["files"] if "error" not in file
-                for line in lines_of(file, with_keys=False)]
+        return [line for file in found["files"]
+                for line in _lines(file, False, said)]
     if found["kind"] == "event_file":
-        lines = ["{}: {}, {}".format(found["path"], kind, _many(
+        lines = ["{}: event file, {}".format(found["path"], _many(
             len(found["graphs"]), "graph"))]
-        return lines + [line for graph in found["graphs"]
-                        for line in lines_of(graph)]
-    lines = ["{}: {}".format(found["path"], kind)]
+        lines += [line for graph in found["graphs"]
+                  for line in _lines(graph, with_keys, said)]
+        return lines + (["  ends early: " + found["ends_early"]]
+                        if found["ends_early"] else [])
+    lines = ["{}: {}".format(found["path"], found["kind"].replace("_", " "))]
     for window in found["windows"]:
-        lines += _window_lines(window)
+        about = tuple(_window_lines(window))
+        lines += ["  window {}: as above".format(window["name"])] if (
+            about in said) else about
+        said.add(about)
     if not found["windows"] and found.get("meta_graph", "") is not None:
         lines.append("  no window")
     if found["kind"] == "checkpoint":
-        lines.append("  what is the model's: by {}".format(
-            "the graph in " + found["meta_graph"] if found["meta_graph"]
-            else "the structure of the keys (no MetaGraph beside it)"))
-        if with_keys:
-            lines += key_lines(found["keys"], "model's", "not the model's")
+        lines += ["  " + line for line in judged_lines(
+            found["keys"], found["meta_graph"],
+            ", as there is no MetaGraph beside it",
+            "model's", "not the model's", lambda key: with_keys)]
         verb = "holds", "the model alone"
     else:
         verb = "a default Saver saves", "a model-only checkpoint"
@@ -36,8 +47,31 @@ def lines_of(found, with_keys=True):
         verb[1], _saved(found["saves"]["model"]))]
 
 
-def key_lines(keys, of_model, of_rest):
-    """A line for each of the "keys" of an inspection, the model's first."""
+def judged_lines(keys, meta_graph, without, of_model, of_rest, is_listed):
+    """By what the "keys" of an inspection were judged, and a line for each.
+
+    Args:
+      keys: the list.
+      meta_graph: path of the graph, or None.
+      without: what to say where there is none.
+      of_model: word for those that are the model's; they come first.
+      of_rest: word for the others.
+      is_listed: function of one of `keys`, whether it has a line.
+    """
+    lines = []
+    for by, judge in (("graph", "the graph in {}".format(meta_graph)),
+                      ("structure", "the structure of the keys" + (
+                          ", as that graph does not tell" if meta_graph
+                          else without))):
+        judged = [key for key in keys if key["by"] == by]
+        if judged:
+            lines.append("judged by " + judge)
+            lines += _key_lines(
+                [key for key in judged if is_listed(key)], of_model, of_rest)
+    return lines
+
+
+def _key_lines(keys, of_model, of_rest):
     rows = [(of_model if key["model"] else of_rest, key["key"], key["dtype"],
              _shape(key["shape"]), _bytes(key["bytes"]), key["why"])
             for key in sorted(keys, key=lambda key: not key["model"])]

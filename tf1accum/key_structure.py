@@ -32,8 +32,9 @@ def find_by_name(keys):
     for name in keys:
         root, _, last = name.rpartition("/")
         if root and last == "count":
-            found.update((part, "of the window " + root)
-                         for part in _window(root, keys))
+            found.update(
+                (part, "looks like the window {}: all under that name are a "
+                 "window's".format(root)) for part in _window(root, keys))
     return found
 
 
@@ -46,7 +47,7 @@ def _why_beta_power(name, keys):
     key = keys[name]
     if (_POWER.match(name.rpartition("/")[2]) and key.shape == []
             and "float" in key.dtype):
-        return "an optimizer's scalar, by its exact name"
+        return "looks like an optimizer's scalar: by its exact name"
     return None
 
 
@@ -54,7 +55,8 @@ def _why_slot(name, keys):
     parent, _, last = name.rpartition("/")
     while parent and last != _AVERAGE:
         if parent in keys and _same_shape(keys[parent], keys[name]):
-            return "slot of {}, of its shape".format(parent)
+            return ("looks like a slot of {}: of its shape, under its "
+                    "name".format(parent))
         parent = parent.rpartition("/")[0]
     return None
 

@@ -8,7 +8,8 @@
     own state    of an optimizer made of plain ops: under or beside a weight, of
                  its shape, and computed with in what updates it
 
-A moving average is none of them: no update of a weight computes with it.
+None of them are moving averages, counters, rates, and what the loss reads: an
+update may compute with them, but of another shape, or further away.
 """
 
 import re

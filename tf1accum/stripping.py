@@ -9,7 +9,6 @@ import tempfile
 import tensorflow.compat.v1 as tf
 
 from tf1accum import checkpoint_files
-from tf1accum import graph_files
 from tf1accum import model_keys
 from tf1accum.file_trouble import FileTrouble
 from tf1accum.file_trouble import in_one_line
@@ -33,14 +32,20 @@ def plan(path, meta_graph=None):
       None, and a dict of a `model_keys.Verdict` for each key.
 
     Raises:
-      FileTrouble: a file cannot be read.
+      FileTrouble: a file cannot be read, or nothing would stay.
     """
     checkpoint = checkpoint_files.read(path)
-    meta_graph = meta_graph or checkpoint_files.meta_graph_beside(
-        checkpoint.prefix)
-    graph_file = None if meta_graph is None else graph_files.read(meta_graph)
-    return Plan(checkpoint, meta_graph, model_keys.ModelKeys(
-        graph_file).judge(checkpoint.keys))
+    if checkpoint_files.OBJECT_GRAPH in checkpoint.keys:
+        raise FileTrouble(
+            "{} was written by tf.train.Checkpoint, whose files cannot be "
+            "stripped; those of tf.train.Saver can.".format(checkpoint.prefix))
+    meta_graph, model = model_keys.of_checkpoint(checkpoint, meta_graph)
+    verdicts = model.judge(checkpoint.keys)
+    if not any(verdict.is_model for verdict in verdicts.values()):
+        raise FileTrouble(
+            "{} holds nothing of the model; nothing was written. inspect says "
+            "why of each key.".format(checkpoint.prefix))
+    return Plan(checkpoint, meta_graph, verdicts)
 
 
 def strip(planned, out):
@@ -59,7 +64,6 @@ def strip(planned, out):
       FileTrouble: it cannot be written, or the original cannot be read.
     """
     check_out(planned, out)
-    out = checkpoint_files.prefix_of(out)
     names = [name for name, verdict in planned.verdicts.items()
              if verdict.is_model]
     try:
@@ -77,26 +81,22 @@ def strip(planned, out):
 
 def check_out(planned, out):
     """Raises `FileTrouble` where `strip` cannot write `planned` to `out`."""
-    prefix = planned.checkpoint.prefix
-    if checkpoint_files.OBJECT_GRAPH in planned.checkpoint.keys:
-        raise FileTrouble(
-            "{} was written by tf.train.Checkpoint, whose files cannot be "
-            "stripped; those of tf.train.Saver can.".format(prefix))
-    if not any(verdict.is_model for verdict in planned.verdicts.values()):
-        raise FileTrouble(
-            "{} holds nothing of the model; nothing was written.".format(
-                prefix))
     if not os.path.basename(out) or os.path.isdir(out):
         raise FileTrouble("{0} is a folder. Name the copy in it, such as "
                           "{0}/model.".format(out.rstrip("/")))
-    out = checkpoint_files.prefix_of(out)
+    original = planned.checkpoint.prefix
+    prefix = checkpoint_files.prefix_of(
+        out[:-len(".meta")] if out.endswith(".meta") else out)
     # The one file of the V1 format is called as its prefix is.
-    if any(os.path.realpath(prefix + end) == os.path.realpath(out + end)
+    if any(os.path.realpath(original + end) == os.path.realpath(prefix + end)
            for end in ("", ".index")):
         raise FileTrouble(
             "{} is the original, which is never written to. Name another "
-            "file.".format(out))
-    for path in [out, out + ".index"] + sorted(glob.glob(
+            "file.".format(prefix))
+    if prefix != out:
+        raise FileTrouble("{} is a name of a checkpoint's file. Name its "
+                          "prefix: {}.".format(out, prefix))
+    for path in [out, out + ".index", out + ".meta"] + sorted(glob.glob(
             glob.escape(out) + ".data-?????-of-?????")):
         if os.path.lexists(path):
             raise FileTrouble(
