@@ -847,3 +847,12 @@ def test_an_empty_mean_has_no_value(host):
     mean.add(given())
     mean.reset()
     refuses(RuntimeError, words, mean.value)
+
+
+def test_an_array_is_added_and_fed_without_asking_tensorflow_what_it_is(
+        host, monkeypatch):
+    """TensorFlow takes longer to say so than to add up a small array."""
+    monkeypatch.setattr(tf, "is_tensor", None)
+    mean = host.running_mean()
+    mean.add(given())
+    assert len(host.feed_dict(mean.value())) >= len(host.gradients)

@@ -514,3 +514,33 @@ def test_a_variable_that_after_apply_starts_by_a_loop_is_refused():
             lambda r: r * 2., tf.ones([3])), trainable=False).assign_add(
                 tf.ones([3])))
     assert "Pass a function that makes it" in str(error.value)
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("name", ["reset", "apply_and_reset", "step"])
+@in_pairs
+def test_a_reset_keeps_no_zeros_that_the_next_micro_batch_would_copy(
+        behaviour, use_resource, name):
+    """A constant is held by the session beside the accumulator it went to."""
+    v = tf.get_variable("v", [40, 50], use_resource=use_resource,
+                        initializer=tf.zeros_initializer())
+    loss = tf.reduce_sum(tf.square(v - 1.))
+    if name == "step":
+        optimizer = tf1accum.AccumulatingOptimizer(sgd(), k=1)
+        run = optimizer.minimize(loss)
+        ops = optimizer.ops
+    else:
+        ops = tf1accum.build(loss, [v], sgd(), k=1)
+        run = getattr(ops, name)
+    metadata = tf.RunMetadata()
+    with models.session() as session:
+        session.run(ops.accumulate)
+        session.run(run, options=tf.RunOptions(output_partition_graphs=True),
+                    run_metadata=metadata)
+        assert not session.run(ops.accumulators[0]).any()
+    ran = [node for graph in metadata.partition_graphs for node in graph.node]
+    assert [node.name for node in ran if "AssignVariableOp" in node.op]
+    assert [node.name for node in ran if node.op == "Const" and 2000 == np.prod(
+        [dim.size for dim in node.attr["value"].tensor.tensor_shape.dim])] == []

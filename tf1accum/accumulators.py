@@ -62,14 +62,7 @@ class _Accumulator:
             self._zeros(), name=name, read_value=False)
 
     def _zeros(self):
-        if not self._total.shape.is_fully_defined():
-            return tf.zeros(self._sizes(), self.dtype, name="zeros")
-        zeros = self._total.initial_value
-        if zeros.op.type == "Const":
-            return zeros
-        # Many zeros are made where they are wanted, or they would take up
-        # memory from the start of the run.
-        return tf.fill(*zeros.op.inputs, name="zeros")
+        return self._total.initial_value
 
 
 class ScalarAccumulator(_Accumulator):
@@ -100,17 +93,34 @@ class DenseAccumulator(_Accumulator):
         with _placed(variable, device):
             super().__init__(variable.op.name, _make_variable(
                 variable.op.name, dtype, shape, collections, variable.shape))
+            with tf.name_scope(self._total.op.name + "/"):
+                self._read_sizes = None if self._has_few() else (
+                    tf.raw_ops.VariableShape(
+                        input=self._total.handle, name="sizes"))
 
     def ready(self, grad, by):
         """`grad` times `by`, of the variable's shape, as `add` takes it."""
         return gradients.scaled(
             gradients.dense(grad, self.dtype, self._sizes()), self.dtype, by)
 
+    def _has_few(self):
+        return (self._total.shape.is_fully_defined()
+                and self._total.initial_value.op.type == "Const")
+
     def _sizes(self):
         if self._total.shape.is_fully_defined():
             return self._total.shape.as_list()
-        return tf.raw_ops.VariableShape(
-            input=self._total.handle, name="sizes")
+        return self._read_sizes
+
+    def _zeros(self):
+        zeros = self._total.initial_value
+        if self._has_few():
+            return zeros
+        # Many zeros are made where they are wanted, or they would take up
+        # memory from the start of the run; and of sizes that are read, or
+        # TensorFlow's optimizers would make a constant of them, which the
+        # session keeps and the next micro-batch has to copy.
+        return tf.fill(self._read_sizes, zeros.op.inputs[1], name="zeros")
 
 
 def sum_duplicates(grad):

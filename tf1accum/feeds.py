@@ -35,8 +35,10 @@ class ArrayFeed:
                 "one: array = np.zeros({}); np.add.at(array, value.indices, "
                 "value.values).".format(who, what, self._shape))
         array = _as_array(who, what, value, self.dtype)
-        _check_shape(who, what, array,
-                     self._shape if total is None else total.shape)
+        # What TensorShape has to say takes longer than to add a small array.
+        if total is None or array.shape != total.sizes:
+            _check_shape(who, what, array,
+                         self._shape if total is None else total.shape)
         return array
 
     def feed(self, array):
@@ -118,7 +120,8 @@ def checked_values(who, feeds, values, totals=None):
                 who, type(values).__name__))
     names = [entry.name for entry in feeds]
     missing = [name for name in names if name not in values]
-    unknown = [str(name) for name in values if name not in names]
+    known = set(names)
+    unknown = [str(name) for name in values if name not in known]
     if missing or unknown:
         raise ValueError(
             "{}: values must have one entry for each variable; missing: {}; "
@@ -131,7 +134,8 @@ def checked_values(who, feeds, values, totals=None):
 
 def _as_array(who, what, value, dtype):
     """`value` as an array that casts to `dtype` without changing its kind."""
-    if tf.is_tensor(value):
+    # TensorFlow takes longer to say so than to add up a small array.
+    if not isinstance(value, (np.ndarray, np.generic)) and tf.is_tensor(value):
         raise TypeError(
             "{}: {} must be an array; got a tensor, {}. Fetch it first: "
             "sess.run(host.gradients).".format(who, what, value))
