@@ -586,3 +586,81 @@ def test_a_summarize_that_is_no_function_is_refused(model):
             model.loss)
     assert "summarize must be a function or None; got True" in str(
         refused.value)
+
+
+def test_a_second_summary_in_a_collection_is_refused(model, tmp_path):
+    """Two of one tag can't be merged: training would stop, some runs later."""
+    ops = tf1accum.build(model.loss, optimizer=sgd(), k=K)
+    tf1accum.add_summaries(ops)
+    path = str(tmp_path / "graph")
+    tf.train.export_meta_graph(path)
+    tf1accum.add_summaries(ops, collections=["mine"])
+    with tf.Graph().as_default():
+        tf.train.import_meta_graph(path, import_scope="again")
+        again = tf1accum.recover()
+        for record in (ops, again):
+            with pytest.raises(ValueError) as error:
+                tf1accum.add_summaries(record, histograms=True)
+            assert "a collection may list one summary of a window; " in str(
+                error.value)
+        tf1accum.add_summaries(again, collections=["mine"])
+        names = {op.name.split("/")[2]
+                 for op in tf.get_default_graph().get_operations()
+                 if op.name.startswith("again/accumulation/summaries")}
+        assert names == {"summaries", "summaries_1"}
+
+
+@pytest.mark.parametrize("name", ["", None, "s/", "a b", 3, "a/b"])
+def test_a_name_that_is_none_is_refused(model, name):
+    ops = tf1accum.build(model.loss, optimizer=sgd(), k=K)
+    number = len(tf.get_default_graph().get_operations())
+    with pytest.raises(ValueError) as error:
+        tf1accum.add_summaries(ops, name=name)
+    assert "name must be that of one scope" in str(error.value)
+    assert len(tf.get_default_graph().get_operations()) == number
+
+
+def every_run(summarize=tf1accum.add_summaries):
+    """The train op that closes a window in each run, of loss `c`."""
+    c = tf.placeholder(tf.float32, [], "c")
+    w = tf.get_variable("w", [], use_resource=True,
+                        initializer=tf.zeros_initializer())
+    optimizer = tf1accum.AccumulatingOptimizer(sgd(), 1, summarize=summarize)
+    return optimizer.minimize(w * 0. + c), c
+
+
+def test_a_run_shows_the_window_before_it_always():
+    train_op, c = every_run()
+    merged = tf.summary.merge_all()
+    with models.session() as session:
+        shown = [events.values(session.run([train_op, merged], {c: i})[1])
+                 for i in range(400)]
+    assert shown[0] == {}
+    assert [got["accumulation/average_loss"] for got in shown[1:]] == list(
+        range(399))
+
+
+def test_an_imported_train_op_keeps_a_summary_of_its_own():
+    train_op, c = every_run()
+    tf.train.import_meta_graph(
+        tf.train.export_meta_graph(), import_scope="other")
+    other = tf1accum.recover(name="other/accumulation")
+    with models.session() as session:
+        session.run(train_op, {c: 1.})
+        session.run(other.step, {"other/c:0": 2.})
+        shown = [events.values(session.run(summary))
+                 for summary in tf.get_collection(tf.GraphKeys.SUMMARIES)]
+    assert [got["accumulation/average_loss"] for got in shown] == [1., 2.]
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-25])
+def test_a_norm_is_right_where_squares_are_not_in_float32(size):
+    w = tf.get_variable("w", [2], use_resource=True,
+                        initializer=tf.zeros_initializer())
+    ops = tf1accum.build(tf.reduce_sum(w) * size, optimizer=sgd(), k=1)
+    summary = tf1accum.add_summaries(ops)
+    with models.session() as session:
+        session.run(ops.accumulate)
+        got = events.values(session.run(summary))
+    np.testing.assert_allclose(got["accumulation/mean_gradient_norm"],
+                               size * np.sqrt(2.), rtol=1e-6)

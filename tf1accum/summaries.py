@@ -1,5 +1,8 @@
 """Summaries of a window, for TensorBoard."""
 
+import itertools
+import re
+
 import tensorflow.compat.v1 as tf
 
 from tf1accum import graph_keys
@@ -34,8 +37,9 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
     Both give the window that was closed last when the run began, and nothing
     until then: not the window that the last run of all closes. If k is 3 or
     more, a `SummarySaverHook` with save_steps of n + 2 writes every n-th window
-    once, at its global step (with less than 3, some windows twice); with a
-    smaller k, where each run that it looks at closes a window, one step late.
+    once, at its global step. One that looks at more runs than that writes
+    windows more than once, and a run that closes a window gives the one before
+    it: at the next step. So does each run with a k of 1.
 
     Args:
       ops: `AccumulationOps`, as `build` returns it.
@@ -45,7 +49,8 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
       collections: list of the graph collections that list the merged summary,
         or None for `[tf.GraphKeys.SUMMARIES]`, which `tf.summary.merge_all`
         merges and `MonitoredTrainingSession` and Estimators write.
-      name: scope of what is added, inside of that of `ops`.
+      name: scope of what is added, inside of that of `ops`; a number is added
+        where it is taken.
 
     Returns:
       A scalar string tensor, the merged summary, for
@@ -53,19 +58,20 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
 
     Raises:
       TypeError: an argument is of the wrong type.
-      ValueError: `ops` are those of a train op, which is built already.
+      ValueError: `ops` are those of a train op, which is built already; or one
+        of `collections` lists a summary of them; or `name` is no name.
     """
     who = "tf1accum.add_summaries"
-    _check(who, ops, collections)
     if collections is None:
         collections = [tf.GraphKeys.SUMMARIES]
+    _check(who, ops, collections, name)
     if ops.apply is None:
         # Called by the builder, where the window is read inside of an apply.
         return _keep(_merge(ops, histograms), ops.name, name, collections)
     graph = ops.graph
     with graph.as_default(), tf.control_dependencies(None), tf.device(
             None), graph.colocate_with(None, ignore_existing=True):
-        with tf.name_scope(ops.name + "/"), tf.name_scope(name):
+        with tf.name_scope(_free_scope(graph, ops.name + "/" + name)):
             read = _merge(ops, histograms)
             # Who fetched what a hook feeds would get an array, not bytes.
             summary = tf.identity(read, name="merged")
@@ -74,7 +80,7 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
     return summary
 
 
-def _check(who, ops, collections):
+def _check(who, ops, collections, name):
     train_ops.check(who, ops)
     if ops.step is not None:
         raise ValueError(
@@ -82,12 +88,40 @@ def _check(who, ops, collections):
             "closes its windows itself, before they can be read. Have it "
             "summarise them: tf1accum.AccumulatingOptimizer(optimizer, k, "
             "summarize=tf1accum.add_summaries).".format(who, ops))
-    if collections is not None and (
-            not isinstance(collections, (list, tuple)) or any(
-                not isinstance(key, str) for key in collections)):
+    if not isinstance(collections, (list, tuple)) or any(
+            not isinstance(key, str) for key in collections):
         raise TypeError(
             "{}: collections must be a list of names of graph collections; got "
             "{!r}.".format(who, collections))
+    if not isinstance(name, str) or not re.match(
+            r"[A-Za-z0-9.][A-Za-z0-9_.-]*$", name):
+        raise ValueError(
+            "{}: name must be that of one scope, of letters, digits and "
+            "\"_.-\"; got {!r}.".format(who, name))
+    # Two summaries of one tag can't be merged, and a hook would find that out
+    # in the middle of the training.
+    there = [summary for summary in graph_keys.recall(
+        ops.graph, graph_keys.SUMMARIES)
+             if summary.op.name.startswith(ops.name + "/")]
+    for key in collections:
+        for entry in ops.graph.get_collection(key):
+            if isinstance(entry, tf.Tensor) and ops.apply is not None and any(
+                    source is summary for source in entry.op.inputs
+                    for summary in there):
+                raise ValueError(
+                    "{}: a collection may list one summary of a window; {!r} "
+                    "lists {} of {!r}. Use that one, or another of "
+                    "`collections`.".format(who, key, entry.name, ops))
+
+
+def _free_scope(graph, scope):
+    # TensorFlow does not know the scopes of ops that were imported.
+    taken = [op.name for op in graph.get_operations()
+             if op.name.startswith(scope)]
+    for number in itertools.count():
+        free = "{}_{}/".format(scope, number) if number else scope + "/"
+        if not any(name.startswith(free) for name in taken):
+            return free
 
 
 def _merge(ops, histograms):
@@ -102,8 +136,9 @@ def _merge(ops, histograms):
         tag = "gradient/" + variable.op.name
         with tf.name_scope(tag):
             values = _values(read)
-            halves.append(tf.cast(
-                tf.nn.l2_loss(values, name="half_square"), tf.float64))
+            # In float32, squares are lost above 1e19 and below 1e-19.
+            halves.append(tf.nn.l2_loss(
+                tf.cast(values, tf.float64, name="wide"), name="half_square"))
             if histograms:
                 parts.append(_histogram(ops.name + "/" + tag, values, rescale))
     with tf.name_scope("norm"):
@@ -136,7 +171,8 @@ def _values(read):
 def _histogram(tag, values, rescale):
     # TensorFlow makes no histogram of what is not finite, but an error.
     flat = tf.reshape(values, [-1])
-    finite = tf.gather_nd(flat, tf.where(tf.math.is_finite(flat)))
+    finite = tf.gather_nd(flat, tf.raw_ops.Where(
+        condition=tf.math.is_finite(flat)))
     rescale = tf.cast(rescale, values.dtype, name="rescale")
     return tf.raw_ops.HistogramSummary(
         tag=tag, values=finite * rescale, name="histogram")
@@ -150,8 +186,12 @@ def _keep(summary, box, name, collections):
             tf.get_default_graph(), "{}/{}".format(box, name),
             graph_keys.SUMMARIES) or [_make_place(box, name, collections)]
     table, key, _ = last.op.inputs
-    kept = tf.raw_ops.LookupTableInsertV2(
-        table_handle=table, keys=key, values=summary, name="keep")
+    # Who reads it in the same run gets the window before, always. (A branch is
+    # a graph of its own, which can't wait for ops of this one.)
+    before = [last.op] if last.graph is tf.get_default_graph() else []
+    with tf.control_dependencies(before):
+        kept = tf.raw_ops.LookupTableInsertV2(
+            table_handle=table, keys=key, values=summary, name="keep")
     with tf.control_dependencies([kept]):
         return tf.identity(summary, name="kept")
 
@@ -161,8 +201,8 @@ def _make_place(box, name, collections):
     with tf.device(None), tf.name_scope(scope + "/"):
         # Not a variable: no checkpoint is to hold it, nor to lack it.
         table = tf.raw_ops.MutableHashTableV2(
-            key_dtype=tf.int64, value_dtype=tf.string, shared_name=scope,
-            name="table")
+            key_dtype=tf.int64, value_dtype=tf.string, name="table",
+            use_node_name_sharing=True)
         last = tf.raw_ops.LookupTableFindV2(
             table_handle=table, keys=tf.constant(0, tf.int64, name="key"),
             default_value="", name="last_window")

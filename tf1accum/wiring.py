@@ -180,8 +180,9 @@ def _build_terms(scope, window, scale, loss_scale, settings, after):
                             scope[:-1]), name="message"),
                     tf.gather_nd(
                         tf.constant(names, name="names"),
-                        tf.where(tf.logical_not(flags, name="not_finite"),
-                                 name="places"), name="which")])]
+                        tf.raw_ops.Where(
+                            condition=tf.logical_not(flags, name="not_finite"),
+                            name="places"), name="which")])]
     return window.add(scale, loss_scale, None if check else good,
                       check + list(after))
 
