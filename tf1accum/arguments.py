@@ -32,7 +32,9 @@ def check_graph_mode(who):
 class Settings(collections.namedtuple("Settings", (
         "k", "global_step", "reduction", "weight", "transform", "after_apply",
         "nonfinite", "sparse", "accumulator_dtype", "accumulator_device",
-        "collections", "name", "summarize"), defaults=(None,))):
+        "collections", "name", "summarize"), defaults=(
+            None, "mean", None, None, None, "propagate", "rows", None, None,
+            None, "accumulation", None))):
     """What a window is asked to do: the arguments that both builders take.
 
     And `summarize`, which the every-k-th optimizer takes.

@@ -30,6 +30,11 @@ def recall(graph, role):
             for entry in graph.get_collection(key)]
 
 
+def state_names(graph):
+    """The names of all variables in `graph` that are not the model's, a set."""
+    return {op.name for op in recall(graph, STATE)}
+
+
 def recall_of(graph, name, role):
     """The entries of `role` that are in the scope of that name alone."""
     return [entry for entry in recall(graph, role)

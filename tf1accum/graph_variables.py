@@ -22,32 +22,35 @@ def find(ops):
       KeyError: one is no variable that `tf.Variable` made.
     """
     known = listed(ops[0].graph) if ops else {}
-    variables = []
-    for op in ops:
-        variable = known[op.name] if op.name in known else remade(op)
-        if variable is None:
-            raise KeyError(op.name)
-        variables.append(variable)
-    return variables
+    known.update(remade([op for op in ops if op.name not in known]))
+    return [known[op.name] for op in ops]
 
 
-def remade(op):
-    """The variable of `op` as a new object, or None; adds no op.
+def remade(ops):
+    """The variables of `ops` as new objects, by op name; adds no op.
 
-    Of one that `tf.Variable` made: it has an op that assigns its initial value,
-    of a name that has not changed since TensorFlow 1.15.
+    Of those that `tf.Variable` made: each has an op that assigns its initial
+    value, of a name that has not changed since TensorFlow 1.15.
     """
-    is_resource = op.type == "VarHandleOp"
-    kind, definition = _types(is_resource)
-    try:
-        with op.graph.as_default():
-            return kind.from_proto(definition(
-                variable_name=op.outputs[0].name,
-                initializer_name=op.name + "/Assign", snapshot_name=op.name + (
-                    "/Read/ReadVariableOp:0" if is_resource else "/read:0"),
-                is_resource=is_resource, trainable=False))
-    except KeyError:
-        return None
+    types, variables = {}, {}
+    for op in ops:
+        is_resource = op.type == "VarHandleOp"
+        if is_resource not in types:
+            types[is_resource] = _types(is_resource)
+        kind, definition = types[is_resource]
+        try:
+            with op.graph.as_default():
+                variables[op.name] = kind.from_proto(definition(
+                    variable_name=op.outputs[0].name,
+                    initializer_name=op.name + "/Assign",
+                    snapshot_name=op.name + (
+                        "/Read/ReadVariableOp:0" if is_resource
+                        else "/read:0"),
+                    is_resource=is_resource, trainable=False))
+        except KeyError:
+            # Made by something else.
+            pass
+    return variables
 
 
 def _types(resource):

@@ -62,10 +62,7 @@ def build_host(loss, var_list=None, optimizer=None, global_step=None,
     arguments.check_optimizer(
         who, optimizer, ("compute_gradients", "apply_gradients"))
     arguments.check_settings(who, arguments.Settings(
-        k=1, global_step=global_step, reduction="mean", weight=None,
-        transform=None, after_apply=None, nonfinite="propagate", sparse="rows",
-        accumulator_dtype=None, accumulator_device=None, collections=None,
-        name=name))
+        k=1, global_step=global_step, name=name))
     gradients.check_reached(who, loss, variables)
     return _build_ops(who, loss, variables, optimizer, global_step, name)
 

@@ -77,7 +77,7 @@ def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
             "{}: loss_fn must be a function of a micro-batch that returns its "
             "loss; got {!r}. Build the model in it.".format(who, loss_fn))
     batch_lib.check_inputs(who, inputs)
-    settings = _settings(k, name)
+    settings = arguments.Settings(k=k, name=name)
     arguments.check_settings(who, settings)
     if tf.is_tensor(k):
         arguments.check_always_run(who, "k", k)
@@ -87,14 +87,6 @@ def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
         optimizer = tf.train.GradientDescentOptimizer(1.)
     arguments.check_optimizer(who, optimizer, ("compute_gradients",))
     return _build(who, loss_fn, inputs, settings, var_list, optimizer)
-
-
-def _settings(k, name):
-    return arguments.Settings(
-        k=k, global_step=None, reduction="mean", weight=None, transform=None,
-        after_apply=None, nonfinite="propagate", sparse="rows",
-        accumulator_dtype=None, accumulator_device=None, collections=None,
-        name=name)
 
 
 def _build(who, loss_fn, inputs, settings, var_list, optimizer):

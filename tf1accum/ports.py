@@ -185,10 +185,7 @@ class AccumulatingOptimizer:
         self.opt = opt
         self.var_list = arguments.checked_variables(self._who, var_list)
         self._settings = arguments.Settings(
-            k=1, global_step=None, reduction="sum", weight=None,
-            transform=None, after_apply=None, nonfinite="propagate",
-            sparse="dense", accumulator_dtype=None, accumulator_device=None,
-            collections=None, name="accumulation")
+            k=1, reduction="sum", sparse="dense")
         self._made = recorder.Recorder()
         self._loss = self._accumulate = self._average_loss = None
         # The scripts ask for reset before anything else.

@@ -234,13 +234,11 @@ def _list_all(graph, records):
 def _list_variables(graph, prefixes):
     """Lists the variables below `prefixes` that no collection lists."""
     listed = graph_variables.listed(graph)
-    for op in graph.get_operations():
-        if op.type in _VARIABLES and op.name not in listed and any(
-                op.name.startswith(prefix) for prefix in prefixes):
-            variable = graph_variables.remade(op)
-            if variable is not None:
-                graph.add_to_collection(
-                    tf.GraphKeys.GLOBAL_VARIABLES, variable)
+    unlisted = [op for op in graph.get_operations()
+                if op.type in _VARIABLES and op.name not in listed
+                and any(op.name.startswith(prefix) for prefix in prefixes)]
+    for variable in graph_variables.remade(unlisted).values():
+        graph.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, variable)
 
 
 def _check_not_shared(ops, state):

@@ -168,7 +168,7 @@ def _initialise_rest(session, model, restored):
     """
     graph = session.graph
     known = savers.known_variables(graph)
-    anew = {op.name for op in graph_keys.recall(graph, graph_keys.STATE)}
+    anew = graph_keys.state_names(graph)
     anew.update(variable.op.name for variable in model)
     anew.difference_update(restored)
     session.run([known[name].initializer for name in sorted(anew)])

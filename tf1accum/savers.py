@@ -24,7 +24,7 @@ def model_variables(graph=None):
       A list of variables, in the order in which they were made.
     """
     graph = graph or tf.get_default_graph()
-    left_out = {op.name for op in graph_keys.recall(graph, graph_keys.STATE)}
+    left_out = graph_keys.state_names(graph)
     return [variable
             for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
             if variable.op.name not in left_out]
@@ -111,8 +111,7 @@ def resumable_saver(**saver_kwargs):
       TypeError: for `var_list`.
       ValueError: when the graph holds nothing to save.
     """
-    names = {op.name for op in graph_keys.recall(
-        tf.get_default_graph(), graph_keys.STATE)}
+    names = graph_keys.state_names(tf.get_default_graph())
     names.update(variable.op.name for variable in tf.global_variables())
     return _make("resumable_saver", _LeanSaver, names, saver_kwargs)
 
@@ -145,8 +144,7 @@ class _ModelSaver(_LeanSaver):
 
     def __init__(self, saved, left_out, saver_kwargs):
         super().__init__(saved, left_out, saver_kwargs)
-        state = {op.name for op in graph_keys.recall(
-            tf.get_default_graph(), graph_keys.STATE)}
+        state = graph_keys.state_names(tf.get_default_graph())
         self._state = [variable for variable in left_out
                        if variable.op.name in state]
         # Beside the saver's own ops, if there is anything to save.
