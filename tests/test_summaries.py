@@ -176,7 +176,16 @@ def test_a_nan_in_a_gradient_is_shown_and_fails_no_run(model):
         got = events.values(sess.run(summary))
     assert np.isnan(got["accumulation/mean_gradient_norm"])
     assert np.isnan(got["accumulation/average_loss"])
-    assert got["accumulation/gradient/model/w"].num == 0
+    # TensorBoard would draw a histogram of nothing at infinity.
+    assert list(got) == TAGS
+
+
+def test_a_histogram_of_no_rows_is_left_out():
+    model = Lookup()
+    ops = tf1accum.build(model.loss, optimizer=sgd(), k=K)
+    summary = tf1accum.add_summaries(ops, histograms=True)
+    with models.session() as sess:
+        assert list(events.values(sess.run(summary))) == TAGS
 
 
 def test_an_empty_window_is_all_zeros(model):
@@ -364,6 +373,29 @@ def test_a_saver_hook_takes_the_merged_summary_itself(model, tmp_path):
     assert_shows_each_window_but_the_last(model, batches, K, tmp_path)
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_hook_writes_each_window_once_at_its_step(
+        model, k, flush, tmp_path):
+    """The last one too; and what the session writes is empty then."""
+    ops = tf1accum.build(model.loss, optimizer=sgd(), k=k,
+                         global_step=tf.train.get_or_create_global_step())
+    tf1accum.add_summaries(ops)
+    batches = model.batches(3 * k + k // 2)
+    train_monitored(
+        model, model.loss, batches, tmp_path, 1, chief_only_hooks=[
+            tf1accum.AccumulationHook(
+                ops, flush, tf.summary.FileWriterCache.get(str(tmp_path)))])
+    got = events.written(tmp_path)
+    expected = events.numpy_windows(model, batches, k)
+    number = len(expected) if flush else 3
+    assert [step for step, _ in got] == list(range(1, number + 1))
+    for place, (_, shown) in enumerate(got):
+        loss, gradient_norm = expected[place]
+        events.assert_summarises(shown, loss, gradient_norm,
+                                 k if place < 3 else k // 2)
+
+
 def test_a_hook_shows_each_run_the_window_that_it_closed_last(model):
     ops = tf1accum.build(model.loss, optimizer=sgd(), k=2)
     summary = tf1accum.add_summaries(ops, collections=[])
@@ -547,11 +579,11 @@ def test_what_is_kept_is_in_no_checkpoint_and_needs_no_initializer(
 
 # What is refused.
 
-def assert_refused(error, parts, call):
+def assert_refused(error, parts, call, who="tf1accum.add_summaries"):
     before = len(tf.get_default_graph().get_operations())
     with pytest.raises(error) as refused:
         call()
-    for part in ["tf1accum.add_summaries"] + parts:
+    for part in [who + ": "] + parts:
         assert part in str(refused.value)
     assert len(tf.get_default_graph().get_operations()) == before
 
@@ -571,6 +603,25 @@ def test_a_train_op_that_was_built_without_them_is_refused(model):
         lambda: tf1accum.add_summaries(optimizer.ops))
 
 
+def test_a_hook_refuses_a_writer_that_would_get_nothing(model, tmp_path):
+    ops = tf1accum.build(model.loss, optimizer=sgd(), k=K)
+    writer = tf.summary.FileWriter(str(tmp_path))
+
+    def refuses(error, parts, writer=writer):
+        assert_refused(error, parts, lambda: tf1accum.AccumulationHook(
+            ops, summary_writer=writer), "tf1accum.AccumulationHook")
+
+    refuses(TypeError, [
+        "an object with add_summary and flush", repr(str(tmp_path)),
+        "tf.summary.FileWriterCache.get(folder)"], str(tmp_path))
+    refuses(ValueError, [
+        "needs a summary", "'accumulation'", "add_summaries(ops)"])
+    tf1accum.add_summaries(ops)
+    refuses(ValueError, [
+        "needs a global step", "'accumulation'",
+        "tf.train.get_or_create_global_step()"])
+
+
 @pytest.mark.parametrize("collections", ["summaries", [1]])
 def test_collections_that_are_no_list_of_names_are_refused(
         model, collections):
@@ -586,6 +637,16 @@ def test_a_summarize_that_is_no_function_is_refused(model):
             model.loss)
     assert "summarize must be a function or None; got True" in str(
         refused.value)
+
+
+@pytest.mark.parametrize("returned", [None, "summaries", [None]])
+def test_a_summarize_that_returns_nothing_to_run_is_refused(model, returned):
+    with pytest.raises(TypeError) as refused:
+        tf1accum.AccumulatingOptimizer(
+            sgd(), K, summarize=lambda ops: returned).minimize(model.loss)
+    for part in ["tf1accum.AccumulatingOptimizer: summarize must return",
+                 "a tensor, an op", repr(returned), "add_summaries does"]:
+        assert part in str(refused.value)
 
 
 def test_a_second_summary_in_a_collection_is_refused(model, tmp_path):

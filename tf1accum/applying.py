@@ -110,8 +110,19 @@ class Application:
         if settings.summarize is not None:
             inside = scope + "summarize/"
             with tf.control_dependencies([op]), tf.name_scope(inside):
-                op = tf.group(settings.summarize(self._read_window(inside)))
+                op = self._checked_summary(
+                    settings.summarize(self._read_window(inside)))
         return op
+
+    def _checked_summary(self, returned):
+        parts = returned if isinstance(returned, (list, tuple)) else [returned]
+        if not all(isinstance(part, (tf.Tensor, tf.Operation))
+                   for part in parts):
+            raise TypeError(
+                "{}: summarize must return what is to run, a tensor, an op or "
+                "a list of them; got {!r}. tf1accum.add_summaries does.".format(
+                    self._who, returned))
+        return tf.group(*parts)
 
     def _checked_after_apply(self, returned, live):
         ops = [getattr(op, "op", op) for op in (

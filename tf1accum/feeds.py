@@ -17,7 +17,10 @@ class ArrayFeed:
     def __init__(self, grad, variable):
         self.name = variable.op.name
         self.dtype = grad.dtype.base_dtype
+        self._numpy_dtype = _numpy(self.dtype)
         self._shape = variable.shape
+        self._sizes = (tuple(self._shape.as_list())
+                       if self._shape.is_fully_defined() else None)
         self.grad = tf.placeholder(self.dtype, self._shape, self.name)
 
     def check(self, who, value, total):
@@ -28,6 +31,11 @@ class ArrayFeed:
           value: what was given for the variable.
           total: `_ArrayTotal` that it is to be added to, or None.
         """
+        # To find out what is wrong takes longer than to add a small array.
+        if isinstance(value, np.ndarray) and (
+                value.dtype == self._numpy_dtype and value.shape == (
+                    self._sizes if total is None else total.sizes)):
+            return value
         what = "the gradient of " + self.name
         if _is_rows(value):
             raise TypeError(
@@ -35,15 +43,13 @@ class ArrayFeed:
                 "one: array = np.zeros({}); np.add.at(array, value.indices, "
                 "value.values).".format(who, what, self._shape))
         array = _as_array(who, what, value, self.dtype)
-        # What TensorShape has to say takes longer than to add a small array.
-        if total is None or array.shape != total.sizes:
-            _check_shape(who, what, array,
-                         self._shape if total is None else total.shape)
+        _check_shape(who, what, array,
+                     self._shape if total is None else total.sizes)
         return array
 
     def feed(self, array):
         """Pairs of a placeholder and its array."""
-        return [(self.grad, array.astype(_numpy(self.dtype), copy=False))]
+        return [(self.grad, array.astype(self._numpy_dtype, copy=False))]
 
 
 class RowsFeed:

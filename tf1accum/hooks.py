@@ -38,8 +38,9 @@ class AccumulationHook(tf.train.SessionRunHook):
     the end only if the global step has moved since it last saved; if not, the
     unfinished window is dropped, and those two still say which is the next.
 
-    Summaries that `add_summaries` made are run for each window that is closed;
-    what fetches them in the runs of the session gets those of the last one.
+    Summaries that `add_summaries` made are run for each window that is closed.
+    A `summary_writer` gets each of them once, at the step that the window led
+    to; what fetches them in the runs of the session gets those of the last one.
 
     For one thread: runs from several lose what one accumulates while another
     applies. `AccumulatingOptimizer` is made for them, and for Estimators.
@@ -61,7 +62,7 @@ class AccumulationHook(tf.train.SessionRunHook):
         NanTensorHook                                   looks at each run
     """
 
-    def __init__(self, ops, flush_at_end=False):
+    def __init__(self, ops, flush_at_end=False, summary_writer=None):
         """Makes a hook for one window; give several for several windows.
 
         Args:
@@ -70,17 +71,25 @@ class AccumulationHook(tf.train.SessionRunHook):
           flush_at_end: whether the end of the session applies an unfinished
             window, as the mean of what is in it. Not after a run that raised
             another error than the end of the input.
+          summary_writer: object with `add_summary` and `flush`, such as
+            `tf.summary.FileWriterCache.get(folder)` (the session's own for that
+            folder), for the summaries of each window, also of one that is
+            flushed; what fetches them in the runs of the session then gets
+            nothing. It needs a global step. None for none.
 
         Raises:
-          TypeError: `ops` are something else.
+          TypeError: `ops` or `summary_writer` are something else.
           ValueError: `ops` are those of a train op, which counts and applies
-            itself.
+            itself; or there is nothing for the `summary_writer`.
         """
         who = "tf1accum.AccumulationHook"
         _check_ops(who, ops)
+        if summary_writer is not None:
+            _check_writer(who, ops, summary_writer)
         self._who = who
         self._ops = ops
         self._flush_at_end = flush_at_end
+        self._summary_writer = summary_writer
         self._known_open = False
         self._shown = {}
 
@@ -93,8 +102,7 @@ class AccumulationHook(tf.train.SessionRunHook):
                 "`with ops.graph.as_default():`.".format(self._who, self._ops))
         # Until a window is closed, an empty summary.
         self._shown = {
-            summary.name: b"" for summary in graph_keys.recall_of(
-                self._ops.graph, self._ops.name, graph_keys.SUMMARIES)}
+            summary.name: b"" for summary in _summaries(self._ops)}
 
     def after_create_session(self, session, coord):
         """Forgets what it knew: variables may have been restored."""
@@ -120,10 +128,12 @@ class AccumulationHook(tf.train.SessionRunHook):
 
     def end(self, session):
         """Closes the window if it is full, or if asked to flush."""
-        if self._flush_at_end:
-            self._close(session)
-        else:
+        if not self._flush_at_end:
             self._apply_if_full(session)
+        elif session.run(self._ops.count):
+            self._close(session)
+        if self._summary_writer is not None:
+            self._summary_writer.flush()
 
     def _apply_if_full(self, session):
         # In a run of its own, which is after the accumulate op for sure.
@@ -134,11 +144,16 @@ class AccumulationHook(tf.train.SessionRunHook):
             self._close(session)
 
     def _close(self, session):
-        if self._shown:
-            # In a run before, or the window might be read when it is empty.
-            summaries = list(self._shown)
-            self._shown = dict(zip(summaries, session.run(summaries)))
+        # In a run before, or the window might be read when it is empty.
+        names = list(self._shown)
+        summaries = session.run(names) if names else []
         session.run(self._ops.apply_and_reset)
+        if self._summary_writer is None:
+            self._shown = dict(zip(names, summaries))
+            return
+        step = session.run(tf.train.get_global_step(self._ops.graph))
+        for summary in summaries:
+            self._summary_writer.add_summary(summary, step)
 
 
 def _check_ops(who, ops):
@@ -150,3 +165,26 @@ def _check_ops(who, ops):
             "be added twice. Run the train op without the hook; "
             "tf.train.FinalOpsHook(optimizer.flush), in chief_only_hooks, "
             "flushes at the end.".format(who, ops))
+
+
+def _check_writer(who, ops, summary_writer):
+    if not all(callable(getattr(summary_writer, method, None))
+               for method in ("add_summary", "flush")):
+        raise TypeError(
+            "{}: summary_writer must be an object with add_summary and flush, "
+            "or None; got {!r}. Use "
+            "tf.summary.FileWriterCache.get(folder).".format(
+                who, summary_writer))
+    if not _summaries(ops):
+        raise ValueError(
+            "{}: a summary_writer needs a summary to write; {!r} has none. "
+            "Call tf1accum.add_summaries(ops) first.".format(who, ops))
+    if tf.train.get_global_step(ops.graph) is None:
+        raise ValueError(
+            "{}: a summary_writer needs a global step to write at; the graph "
+            "of {!r} has none. Call tf.train.get_or_create_global_step(), and "
+            "give it to the builder.".format(who, ops))
+
+
+def _summaries(ops):
+    return graph_keys.recall_of(ops.graph, ops.name, graph_keys.SUMMARIES)

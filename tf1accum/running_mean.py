@@ -98,7 +98,6 @@ class _ArrayTotal:
     def __init__(self, shape, dtype):
         self._total = np.zeros(shape, dtype)
         self.sizes = shape
-        self.shape = tf.TensorShape(shape)
 
     def add(self, array, weight):
         """Adds `array * weight`."""

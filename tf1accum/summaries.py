@@ -27,19 +27,20 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
     so at any time, so there something has to give them a closed window:
 
     - In a `MonitoredTrainingSession`, or an Estimator, an `AccumulationHook`
-      runs it for each window that it closes, and whatever fetches it in the
-      runs of the session, such as a `SummarySaverHook`, gets that.
+      runs it for each window that it closes. Given a `summary_writer`, it
+      writes each once, the last one too. Else whatever fetches it in the runs
+      of the session, such as a `SummarySaverHook`, gets that.
     - The train op of `AccumulatingOptimizer` closes its windows itself, so it
       has to know of it beforehand: `AccumulatingOptimizer(optimizer, k,
       summarize=tf1accum.add_summaries)`. What is in the collections is then
       what the last apply has kept, in memory and in no checkpoint.
 
-    Both give the window that was closed last when the run began, and nothing
-    until then: not the window that the last run of all closes. If k is 3 or
-    more, a `SummarySaverHook` with save_steps of n + 2 writes every n-th window
-    once, at its global step. One that looks at more runs than that writes
-    windows more than once, and a run that closes a window gives the one before
-    it: at the next step. So does each run with a k of 1.
+    What is fetched is the window that was closed last when the run began, and
+    nothing until then: not the window that the last run of all closes. If k is
+    3 or more, a `SummarySaverHook` with save_steps of n + 2 writes every n-th
+    window once, at its global step. One that looks at more runs than that
+    writes windows more than once, and a run that closes a window gives the one
+    before it: at the next step. So does each run with a k of 1.
 
     Args:
       ops: `AccumulationOps`, as `build` returns it.
@@ -174,8 +175,16 @@ def _histogram(tag, values, rescale):
     finite = tf.gather_nd(flat, tf.raw_ops.Where(
         condition=tf.math.is_finite(flat)))
     rescale = tf.cast(rescale, values.dtype, name="rescale")
-    return tf.raw_ops.HistogramSummary(
-        tag=tag, values=finite * rescale, name="histogram")
+    # Of nothing there is none: TensorBoard would draw it at infinity.
+    something = tf.raw_ops.Switch(
+        data=finite * rescale, pred=tf.size(finite) > 0, name="something")
+    # Of the Switch itself, a control dependency would always be met.
+    nothing = tf.identity(something.output_false, name="nothing")
+    with tf.control_dependencies([nothing]):
+        none = tf.constant("", name="none")
+    return tf.raw_ops.Merge(inputs=[none, tf.raw_ops.HistogramSummary(
+        tag=tag, values=something.output_true, name="histogram")],
+                            name="histogram_or_none").output
 
 
 def _keep(summary, box, name, collections):

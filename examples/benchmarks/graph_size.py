@@ -5,10 +5,10 @@ of ops. Counted are those that a way to accumulate adds, less those that
 `minimize` adds to the same model: an optimizer's state keeps its names, so that
 checkpoints stay interchangeable (Adam's `beta1_power`).
 
-For each variable, `build` adds 13 ops beyond those of `minimize`: the variable
-that holds the total 5, adding to it 1, reading it 1, the mean 4, emptying it in
-`reset` and in `apply_and_reset` 1 each. Above 999 elements it is 17: zeros are
-no constant then.
+For each variable, `build` adds 11 ops beyond those of `minimize`: the variable
+that holds the total 5, adding to it 1, reading it 1, the mean 2, emptying it in
+`reset` and in `apply_and_reset` 1 each. Above 999 elements it is 17: the mean
+of a full window is spared then, and zeros are no constant.
 
     python examples/benchmarks/graph_size.py --help
 """
