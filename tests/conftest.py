@@ -25,7 +25,7 @@ tf.logging.set_verbosity(tf.logging.ERROR)
 def pytest_addoption(parser):
     # As many as each run of all tests can afford. Who changes what a window
     # does runs more: `pytest tests/test_differential.py --sequences 1000`.
-    parser.addoption("--sequences", type=int, default=150, metavar="N",
+    parser.addoption("--sequences", type=int, default=100, metavar="N",
                      help="random sequences to run (test_differential.py)")
     parser.addoption("--seed", type=int, default=None, metavar="S",
                      help="run the random sequence S alone")
@@ -100,7 +100,8 @@ def run_example(name, *arguments):
     run = subprocess.run(
         [sys.executable, os.path.join(EXAMPLES, name)] + list(arguments),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        universal_newlines=True, env=dict(os.environ, PYTHONPATH=package))
+        universal_newlines=True, env=dict(os.environ, PYTHONPATH=package),
+        timeout=300)
     assert run.returncode == 0, run.stderr
     return run.stdout
 

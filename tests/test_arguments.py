@@ -50,18 +50,6 @@ def test_eager_execution_is_refused(model, monkeypatch):
         [(grad, model.w)], optimizer=SGD, k=2))
 
 
-@pytest.mark.parametrize("strategy", [
-    lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
-    lambda: tf.distribute.MirroredStrategy(["/cpu:0"])])
-def test_the_scope_of_a_strategy_is_refused(model, strategy):
-    """Row A14: its variables and gates are not those of a session script."""
-    with strategy().scope():
-        refuses(RuntimeError, ["outside of tf.distribute strategies; got",
-                               "tf1accum.average_tower_gradients"],
-                lambda: tf1accum.build(
-                    model.loss, model.variables, optimizer=SGD, k=2))
-
-
 def test_the_loss_must_be_one_float_of_this_graph(model):
     def build(loss):
         return lambda: tf1accum.build(

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 
 def build(model, **kwargs):
@@ -14,6 +15,7 @@ def build(model, **kwargs):
     return tf1accum.build(model.loss, model.variables, k=3, **kwargs)
 
 
+@in_pairs
 def test_everything_added_is_in_one_box_or_is_the_optimizers(
         behaviour, use_resource):
     model = models.Regression(use_resource=use_resource)

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 K = 4
 
@@ -92,6 +93,7 @@ def run_until_stop(session, program, model, batches):
     return losses
 
 
+@in_pairs
 def test_it_stops_at_the_step_and_equals_whole_batches(
         behaviour, use_resource, way, tmp_path):
     """Rows A2, C2 and C3: last_step=3 with k=4 is twelve runs."""

@@ -274,6 +274,7 @@ def test_means_of_float64_are_fed_to_float32(host):
         session.run(host.apply, feed)
 
 
+@in_pairs
 @pytest.mark.parametrize("shape", [[], [0], [4, 0], [0, 3]])
 def test_scalars_and_variables_of_no_size(behaviour, use_resource, shape):
     """One variable, too: what is fetched stays a dict."""
@@ -492,6 +493,7 @@ def everything_ambient():
         yield
 
 
+@in_pairs
 def test_the_scopes_around_the_call_change_nothing(behaviour, use_resource):
     graphs = []
     for ambient in (False, True):
@@ -784,15 +786,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("call", ["RunningMean.add", "HostOps.feed_dict"])
 @pytest.mark.parametrize("case", sorted(REFUSED))
-def test_wrong_values_are_refused_by_the_variables_name(host, call, case):
+def test_wrong_values_are_refused_by_the_variables_name(host, case):
     """Rows F6 and F7."""
     values, error_class, words = REFUSED[case]
     mean = host.running_mean()
-    calls = {"RunningMean.add": mean.add, "HostOps.feed_dict": host.feed_dict}
-    refuses(error_class, ["tf1accum.%s: " % call] + words,
-            lambda: calls[call](values))
+    for who, call in (("RunningMean.add", mean.add),
+                      ("HostOps.feed_dict", host.feed_dict)):
+        refuses(error_class, ["tf1accum.%s: " % who] + words,
+                lambda: call(values))
     assert mean.count == 0
 
 

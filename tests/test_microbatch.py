@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 ROWS, SIZE = 6, 2
 
@@ -91,6 +92,7 @@ def seen(log, tensor):
         return tf.identity(tensor)
 
 
+@in_pairs
 @pytest.mark.parametrize("k", [1, 3, 4, 12])
 @pytest.mark.parametrize("examples", [5, 12])
 def test_it_is_the_gradient_of_the_whole_batch(
@@ -220,6 +222,7 @@ def test_sizes_are_static_where_all_are_the_same(k, size):
         assert session.run(pairs[0][0]) == pytest.approx(91. / 6.)
 
 
+@in_pairs
 def test_weights_give_the_mean_over_tokens(behaviour, use_resource):
     model = Mixed("model", use_resource)
     mask = tf.placeholder(tf.float32, [None])
@@ -271,6 +274,7 @@ class Norm:
         return squares(batch)
 
 
+@in_pairs
 def test_update_ops_run_one_micro_batch_after_the_other(
         behaviour, use_resource):
     norm = Norm(use_resource)
@@ -336,6 +340,7 @@ def test_half_precision_adds_up_in_float32(behaviour):
         assert loss.dtype == tf.float16
 
 
+@in_pairs
 def test_variables_made_in_it_are_those_of_the_callers_scope(
         behaviour, use_resource):
     def loss_fn(batch):
@@ -393,6 +398,7 @@ def test_a_gradient_that_no_micro_batch_changes_counts_in_each():
             np.testing.assert_allclose(session.run(pairs[0][0]), [2.] * 3)
 
 
+@in_pairs
 def test_loops_and_branches_of_the_model_work(behaviour, use_resource):
     """loss = mean(w^3 x, or w^3 where the mean of x is negative)."""
     x = tf.placeholder(tf.float32, [None])
@@ -412,6 +418,7 @@ def test_loops_and_branches_of_the_model_work(behaviour, use_resource):
         assert session.run(pairs[0][0], {x: [2., -3., 6.]}) == 9.
 
 
+@in_pairs
 def test_a_recurrent_network_equals_the_whole_batch(behaviour, use_resource):
     x = tf.placeholder(tf.float32, [None, 5, 2])
 

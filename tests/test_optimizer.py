@@ -21,6 +21,7 @@ def model(use_resource):
     return models.Regression(use_resource=use_resource)
 
 
+@in_pairs
 @pytest.mark.parametrize("optimizer", sorted(models.OPTIMIZERS))
 def test_k_runs_equal_one_step_and_in_between_nothing_moves(
         behaviour, use_resource, optimizer):
@@ -64,6 +65,7 @@ class Counting:
         return tf.group(*[v.assign_add(g) for g, v in grads_and_vars])
 
 
+@in_pairs
 def test_fresh_sessions_apply_at_exactly_the_kth_run(behaviour, use_resource):
     """Row A1: seventy sessions each, 280 in all, and seven runs in each."""
     v = tf.get_variable("v", [4], initializer=tf.zeros_initializer(),
@@ -231,6 +233,7 @@ def test_its_methods_take_what_an_optimizers_take(behaviour, model, call):
                 got, start - 0.1 * np.mean(grads, 0), rtol=1e-5, atol=1e-6)
 
 
+@in_pairs
 def test_schedules_on_the_global_step_count_applies(behaviour, use_resource):
     """Row C1: after n windows, the rate is that of n steps."""
     results = []

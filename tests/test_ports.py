@@ -202,6 +202,7 @@ def test_tensorpacks_methods_take_what_an_optimizers_take(
         assert_close(session.run(model.variables), values)
 
 
+@in_pairs
 def test_tensorpacks_steps_when_all_is_done_and_reads_its_rate_before(
         behaviour, use_resource):
     """Rows A1 and C6: sixty sessions each, 240 in all, five runs in each."""
@@ -265,6 +266,7 @@ def test_tensorpacks_without_a_step_counts_nothing(behaviour, model):
     assert not tf.get_collection(tf.GraphKeys.GLOBAL_STEP)
 
 
+@in_pairs
 @pytest.mark.parametrize("counted", [True, False])
 def test_tensorpacks_runs_what_the_script_asks_for_and_no_more(
         behaviour, use_resource, counted):
@@ -467,6 +469,7 @@ def test_gpt2s_reset_forgets_a_nan(behaviour, model):
             rtol=1e-5)
 
 
+@in_pairs
 def test_gpt2s_loss_is_read_after_the_apply_has_run(behaviour, use_resource):
     """Row A5: sixty sessions each, 240 in all."""
     v = tf.get_variable("v", [3], initializer=tf.zeros_initializer(),
@@ -503,6 +506,7 @@ def test_gpt2s_adds_one_box_that_no_saver_of_the_model_saves(
     assert others.reset().name == "accumulation_1/reset"
 
 
+@in_pairs
 def test_gpt2s_runs_what_the_script_asks_for(behaviour, use_resource):
     with tf.variable_scope("", use_resource=use_resource):
         v, asked = [tf.get_variable(name, initializer=0.)

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 K = 3
 RATE = 0.1
@@ -53,6 +54,7 @@ def described(ops, prefix=""):
     return content
 
 
+@in_pairs
 @pytest.mark.parametrize("how", ["meta", "graph_def"])
 @pytest.mark.parametrize("scope", [None, "outer/inner"])
 def test_a_program_that_did_not_build_it_trains_and_saves(

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 ADAM = {"learning_rate": 0.1, "epsilon": 1.}
 
@@ -39,6 +40,7 @@ def recipe_file(path):
     return save(path, dict(model, **rest)), model, rest
 
 
+@in_pairs
 def test_the_file_of_a_recipe_is_restored(behaviour, use_resource, tmp_path):
     """Rows D1, D2 and D9: no key of the recipe is read, or missed."""
     path, arrays, rest = recipe_file(tmp_path / "old")

@@ -222,6 +222,7 @@ def test_what_savers_leave_out_is_readable():
     assert tf1accum.resumable_saver().left_out == [local]
 
 
+@in_pairs
 @pytest.mark.parametrize("collections", [
     None, [tf.GraphKeys.LOCAL_VARIABLES], ["mine"]])
 def test_a_resumable_file_holds_the_open_window(

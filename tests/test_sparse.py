@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import models
 import tf1accum
+from conftest import in_pairs
 
 ROWS, SIZE = 12, 3
 
@@ -59,6 +60,7 @@ def dense_of(rows):
     return total
 
 
+@in_pairs
 @pytest.mark.parametrize("optimizer, k", [("adam", 1)] + [
     (optimizer, 3) for optimizer in sorted(models.OPTIMIZERS)])
 def test_windows_of_lookups_equal_whole_batches_of_them(
@@ -88,6 +90,7 @@ def test_windows_of_lookups_equal_whole_batches_of_them(
                 err_msg=name)
 
 
+@in_pairs
 @pytest.mark.parametrize("optimizer", LAZY)
 def test_between_applies_of_rows_nothing_moves(
         behaviour, use_resource, optimizer):
@@ -109,6 +112,7 @@ def test_between_applies_of_rows_nothing_moves(
                 before, models.outside_values(session, ops))
 
 
+@in_pairs
 def test_duplicates_within_and_across_micro_batches_add_up(
         behaviour, use_resource):
     """Row E3."""

@@ -49,6 +49,7 @@ def test_a_partitioned_variable_may_be_the_whole_var_list():
     np.testing.assert_array_equal(np.concatenate(train(ops)), np.full(4, 0.5))
 
 
+@in_pairs
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_variable_whose_shape_is_known_at_run_time_alone(
         behaviour, use_resource, sparse):

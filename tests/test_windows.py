@@ -224,6 +224,7 @@ def test_a_transform_runs_once_on_the_mean(behaviour, model, size):
         assert_stepped(session, model, [0.5 * grad / norm for grad in mean])
 
 
+@in_pairs
 def test_the_norm_of_rows_that_repeat_is_that_of_the_dense_gradient(
         behaviour, use_resource):
     """Row E8: the norm of the rows as they came would be 2, and not 4."""
@@ -283,6 +284,7 @@ def test_a_transform_may_leave_variables_out_and_must_return_pairs(model):
     assert "transform must be a function or None; got []" in str(error.value)
 
 
+@in_pairs
 def test_moving_averages_of_the_weights_run_once_an_apply(
         behaviour, use_resource):
     """Row C10: and a checkpoint of the model holds them."""
@@ -314,6 +316,7 @@ def test_moving_averages_of_the_weights_run_once_an_apply(
         "model/b/ExponentialMovingAverage"]
 
 
+@in_pairs
 def test_a_constraint_runs_once_with_each_apply(behaviour, use_resource):
     """Row B12."""
     calls = tf.get_variable("calls", [], initializer=tf.zeros_initializer(),
@@ -340,6 +343,7 @@ def test_a_constraint_runs_once_with_each_apply(behaviour, use_resource):
 # Several at once.
 
 
+@in_pairs
 def test_windows_in_one_graph_know_nothing_of_each_other(
         behaviour, use_resource):
     """Row F5: while one side accumulates and moves, the other keeps still."""
@@ -396,8 +400,9 @@ def test_a_loss_that_couples_examples_is_not_that_of_the_whole_batch():
 # Towers.
 
 
-@pytest.mark.parametrize("optimizer, sparse", [
-    ("adam", False), ("momentum", True)])
+@in_pairs
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 def test_towers_times_micro_batches_equal_one_batch(
         behaviour, use_resource, optimizer, sparse):
     """Row B14: neither factor is counted twice or left out."""
@@ -412,18 +417,21 @@ def test_towers_times_micro_batches_equal_one_batch(
                 else tf.matmul(tf.one_hot(ids, 6), w))
         return tf.reduce_mean(tf.square(rows * b - 0.5)), [w, b]
 
-    feeds, whole_feeds = [], []
-    towers = [tower("towers", feeds) for _ in range(2)]
+    feeds, whole_feeds, towers, computed = [], [], [], []
     opt = models.OPTIMIZERS[optimizer]()
-    pairs = tf1accum.average_tower_gradients(
-        [opt.compute_gradients(loss, variables)
-         for loss, variables in towers])
+    for device in ("/cpu:0", "/cpu:1"):
+        with tf.device(device):
+            towers.append(tower("towers", feeds))
+            computed.append(opt.compute_gradients(*towers[-1]))
+    pairs = tf1accum.average_tower_gradients(computed)
     ops = tf1accum.build_from_gradients(
         pairs, opt, k=3, loss=tf.add_n([loss for loss, _ in towers]) / 2.)
     whole_loss, whole_variables = tower("whole", whole_feeds)
     step = models.OPTIMIZERS[optimizer]().minimize(
         whole_loss, var_list=whole_variables)
-    with models.session() as session:
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.Session(config=config) as session:
+        session.run(tf.global_variables_initializer())
         for window in range(10):
             ids = np.random.RandomState(window).randint(0, 4, [3, 2, 5])
             expected = session.run(

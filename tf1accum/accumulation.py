@@ -3,16 +3,18 @@
 import tensorflow.compat.v1 as tf
 
 from tf1accum import arguments
+from tf1accum import cluster
 from tf1accum import gradients
 from tf1accum import update_ops as update_ops_lib
 from tf1accum import wiring
+from tf1accum import workers
 
 
 def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
           update_ops=None, reduction="mean", weight=None, transform=None,
           after_apply=None, nonfinite="propagate", sparse="rows",
-          accumulator_dtype=None, accumulator_device=None, collections=None,
-          name="accumulation"):
+          accumulator_dtype=None, accumulator_device=None, worker_device=None,
+          collections=None, name="accumulation"):
     """Builds the ops of a window for `loss`: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
@@ -26,6 +28,13 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     The one thing to know: `apply` leaves the window as it is. Run `reset`
     before the next window, or use `apply_and_reset`. `accumulate` may be run
     from many threads at once, the others while it is not.
+
+    In a `tf.distribute.MirroredStrategy`, call it in the function that each
+    replica runs: each has a window, and what they hold is reduced once, when it
+    is applied. Divide the loss by the number of replicas, as the strategy adds
+    their gradients up; not in an Estimator, which does so itself. The ops that
+    it returns, the same in all replicas, run them all: `count` is that of each
+    replica, `average_loss` of all. `transform` is given the part of each.
 
     Args:
       loss: scalar tensor of a float type, the mean loss of one micro-batch.
@@ -63,8 +72,16 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         own, float32 where that is a half-precision one.
       accumulator_device: device for the accumulators, such as "/cpu:0" where an
         accelerator has no room for them, or None for that of their variables.
+      worker_device: job and task of this worker, such as
+        "/job:worker/task:0", in a cluster with parameter servers; None
+        elsewhere. The worker keeps the window, for itself: an apply is all that
+        sends gradients to the servers. A worker that is killed loses its open
+        window, and nothing else. Those variables of the window are local ones,
+        which no checkpoint holds: `MonitoredTrainingSession` initialises them,
+        other sessions with `ops.initializer`.
       collections: list of the graph collections that list the toolkit's own
-        variables, or None for `[tf.GraphKeys.GLOBAL_VARIABLES]`.
+        variables, or None for `[tf.GraphKeys.GLOBAL_VARIABLES]`; with
+        `worker_device` for `[tf.GraphKeys.LOCAL_VARIABLES]`.
       name: scope of all that is added, made unique by TensorFlow.
 
     Returns:
@@ -73,7 +90,8 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     Raises:
       TypeError: an argument is of the wrong type.
       ValueError: an argument has a wrong value, or no variable has a gradient.
-      RuntimeError: eager execution is on.
+      RuntimeError: eager execution is on; or a strategy is in scope, and this
+        is not the function of a replica.
 
     References:
       https://stackoverflow.com/questions/42156957, the recipe that this call
@@ -89,14 +107,19 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         who, optimizer, ("compute_gradients", "apply_gradients"))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
-        sparse, accumulator_dtype, accumulator_device, collections, name)
+        sparse, accumulator_dtype, accumulator_device, worker_device,
+        collections, name)
     arguments.check_settings(who, settings)
+    settings = cluster.placed(who, settings, variables)
+    workers.check_synchronous(who, optimizer, settings)
+    workers.check_reduces(who, optimizer, lambda: True)
     if weight is not None:
         arguments.check_always_run(who, "weight", weight)
     gradients.check_reached(who, loss, variables)
     return wiring.build_window(
         who, lambda scale: gradients.compute(
-            optimizer, loss, variables, scale), optimizer, loss,
+            optimizer, loss, variables, scale,
+            colocate=worker_device is None), optimizer, loss,
         update_ops_lib.checked_or_reached(who, update_ops, [loss]), settings)
 
 
@@ -105,7 +128,8 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
                          weight=None, transform=None, after_apply=None,
                          nonfinite="propagate", sparse="rows",
                          accumulator_dtype=None, accumulator_device=None,
-                         collections=None, name="accumulation"):
+                         worker_device=None, collections=None,
+                         name="accumulation"):
     """Builds the ops of a window for ready gradients: the mean, not the sum.
 
         mean gradient = (g_1 + ... + g_k) / k
@@ -134,6 +158,7 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
       sparse: as for `build`.
       accumulator_dtype: as for `build`.
       accumulator_device: as for `build`.
+      worker_device: as for `build`.
       collections: as for `build`.
       name: as for `build`.
 
@@ -155,8 +180,13 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
     arguments.check_optimizer(who, optimizer, ("apply_gradients",))
     settings = arguments.Settings(
         k, global_step, reduction, weight, transform, after_apply, nonfinite,
-        sparse, accumulator_dtype, accumulator_device, collections, name)
+        sparse, accumulator_dtype, accumulator_device, worker_device,
+        collections, name)
     arguments.check_settings(who, settings)
+    settings = cluster.placed(who, settings, [
+        variable for _, variable in grads_and_vars])
+    workers.check_synchronous(who, optimizer, settings)
+    workers.check_reduces(who, optimizer, lambda: False)
     if weight is not None:
         arguments.check_always_run(who, "weight", weight)
     gradients.check_some(who, grads_and_vars)

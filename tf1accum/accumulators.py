@@ -1,10 +1,13 @@
 """Accumulators: the variables that hold a total."""
 
+import contextlib
+
 import tensorflow.compat.v1 as tf
 
 from tf1accum import gate
 from tf1accum import gradients
 from tf1accum import mutex
+from tf1accum import replicas
 
 
 def make(grad, variable, settings):
@@ -21,11 +24,15 @@ def make(grad, variable, settings):
             and variable.shape[1:].is_fully_defined())
     accumulator = SparseAccumulator if rows else DenseAccumulator
     return accumulator(
-        variable, dtype, settings.accumulator_device, settings.collections)
+        variable, dtype, settings.accumulator_device or settings.worker_device,
+        settings.collections)
 
 
 def _placed(variable, device):
     """Beside `variable`, or on `device` if that is not None."""
+    if replicas.inside():
+        # The strategy places it, in each replica.
+        return contextlib.ExitStack()
     if device is not None:
         return tf.device(device)
     return tf.get_default_graph().colocate_with(variable.op)
@@ -40,13 +47,14 @@ class _Accumulator:
 
     def __init__(self, name, total):
         self.name = name
-        self.dtype = total.dtype.base_dtype
-        self._total = total
+        self.dtype = total.own.dtype.base_dtype
+        self._total = total.own
+        self._whole = total.whole
 
     @property
     def variables(self):
         """The variables that hold it."""
-        return [self._total]
+        return [self._whole]
 
     def add(self, value, name):
         """An op of that name that adds what `ready` returned."""
@@ -62,14 +70,20 @@ class _Accumulator:
             self._zeros(), name=name, read_value=False)
 
     def _zeros(self):
-        return self._total.initial_value
+        zeros = self._total.initial_value
+        # In all replicas but the first, it is a copy of that one's.
+        return zeros.op.inputs[0] if zeros.op.type == "Identity" else zeros
 
 
 class ScalarAccumulator(_Accumulator):
     """The total of a number."""
 
-    def __init__(self, name, dtype, collections):
-        super().__init__(name, _make_variable(name, dtype, [], collections))
+    def __init__(self, name, dtype, collections, is_shared=False):
+        """`is_shared` is whether all replicas have the same total."""
+        super().__init__(name, _make_variable(
+            name, dtype, [], collections,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA if is_shared
+            else tf.VariableAggregation.SUM))
 
     def ready(self, value, by):
         """`value` times `by`, scalar tensors, as `add` takes it."""
@@ -91,8 +105,10 @@ class DenseAccumulator(_Accumulator):
         shape = (variable.shape if variable.shape.is_fully_defined()
                  else tf.shape(variable.initial_value))
         with _placed(variable, device):
-            super().__init__(variable.op.name, _make_variable(
-                variable.op.name, dtype, shape, collections, variable.shape))
+            name = replicas.name_of(variable)
+            super().__init__(name, _make_variable(
+                name, dtype, shape, collections, variable.shape,
+                tf.VariableAggregation.SUM, device))
             with tf.name_scope(self._total.op.name + "/"):
                 self._read_sizes = None if self._has_few() else (
                     tf.raw_ops.VariableShape(
@@ -105,7 +121,7 @@ class DenseAccumulator(_Accumulator):
 
     def _has_few(self):
         return (self._total.shape.is_fully_defined()
-                and self._total.initial_value.op.type == "Const")
+                and super()._zeros().op.type == "Const")
 
     def _sizes(self):
         if self._total.shape.is_fully_defined():
@@ -113,7 +129,7 @@ class DenseAccumulator(_Accumulator):
         return self._read_sizes
 
     def _zeros(self):
-        zeros = self._total.initial_value
+        zeros = super()._zeros()
         if self._has_few():
             return zeros
         # Many zeros are made where they are wanted, or they would take up
@@ -143,6 +159,18 @@ def rows_of(variable, values, indices):
     return tf.IndexedSlices(values, indices, shape)
 
 
+def sum_of(grads):
+    """The sum of `grads`, a list; of `IndexedSlices`, the rows of all."""
+    if len(grads) == 1:
+        return grads[0]
+    if not isinstance(grads[0], tf.IndexedSlices):
+        return tf.add_n(grads, name="sum")
+    return tf.IndexedSlices(
+        tf.concat([grad.values for grad in grads], 0, name="values"),
+        tf.concat([grad.indices for grad in grads], 0, name="indices"),
+        grads[0].dense_shape)
+
+
 def map_values(function, grad):
     """`function` of a tensor, or of the values of `IndexedSlices`."""
     if not isinstance(grad, tf.IndexedSlices):
@@ -151,15 +179,19 @@ def map_values(function, grad):
         function(grad.values), grad.indices, grad.dense_shape)
 
 
-def _make_variable(name, dtype, initial_shape, collections, shape=None):
+def _make_variable(name, dtype, initial_shape, collections, shape=None,
+                   aggregation=None, device=None):
     """A variable of zeros that is not trained, a resource variable.
 
-    `shape` is what it is declared as, where that leaves a size open.
+    `shape` is what it is declared as, where that leaves a size open;
+    `aggregation` and `device` are for replicas, as `make_variable` there takes
+    them.
     """
     shape = tf.TensorShape(initial_shape if shape is None else shape)
-    return tf.Variable(
-        lambda: tf.zeros(initial_shape, dtype), trainable=False, name=name,
-        dtype=dtype, use_resource=True, collections=collections, shape=shape,
+    return replicas.make_variable(
+        lambda: tf.zeros(initial_shape, dtype), aggregation, device,
+        collections, trainable=False, name=name, dtype=dtype,
+        use_resource=True, shape=shape,
         validate_shape=shape.is_fully_defined())
 
 
@@ -182,23 +214,28 @@ class SparseAccumulator:
 
     def __init__(self, variable, dtype, device, collections):
         """As for a dense one; `variable` is [rows, ...]."""
-        self.name = variable.op.name
+        self.name = replicas.name_of(variable)
         self._variable = variable
         row = variable.shape[1:].as_list()
         with tf.name_scope(self.name) as scope:
             with _placed(variable, device):
-                self._values = _make_variable(
-                    "values", dtype, [0] + row, collections, [None] + row)
-                self._indices = _make_variable(
-                    "indices", tf.int64, [0], collections, [None])
-                self._used = _make_variable("used", tf.int64, [], collections)
-            self._mutex = mutex.Mutex(scope + "mutex")
+                made = [_make_variable(
+                    replicas.apart(part), part_dtype, initial_shape,
+                    collections, shape, device=device)
+                        for part, part_dtype, initial_shape, shape in (
+                            ("values", dtype, [0] + row, [None] + row),
+                            ("indices", tf.int64, [0], [None]),
+                            ("used", tf.int64, [], None))]
+            self._mutex = replicas.one_each(
+                lambda end: mutex.Mutex(scope + "mutex" + end))
+        self._values, self._indices, self._used = (each.own for each in made)
+        self._wholes = [each.whole for each in made]
         self.dtype = self._values.dtype.base_dtype
 
     @property
     def variables(self):
         """The variables that hold it."""
-        return [self._values, self._indices, self._used]
+        return self._wholes
 
     def ready(self, grad, by):
         """`grad` times `by`, `IndexedSlices`, as `add` takes it."""
@@ -255,7 +292,8 @@ class SparseAccumulator:
             tf.add(used, number, name="then_used"), 2, name="double")
         spare = tf.subtract(
             tf.maximum(room, double, name="new_room"), used, name="spare")
-        parts = list(zip(self.variables, ("values", "indices", "used")))
+        parts = list(zip((self._values, self._indices, self._used),
+                         ("values", "indices", "used")))
         padded = [
             tf.pad(rows, tf.multiply(
                 spare, [[0, 1]] + [[0, 0]] * (rows.shape.rank - 1),

@@ -4,15 +4,20 @@ import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
 from tf1accum import arguments
+from tf1accum import cluster
 from tf1accum import gate
+from tf1accum import gradients
 from tf1accum import recorder
+from tf1accum import replicas
+from tf1accum import scopes
+from tf1accum import workers
 
 
 def apply_gradients(who, optimizer, grads_and_vars, global_step):
     """Hands `grads_and_vars` to the optimizer, and counts it.
 
     The global step is not left to the optimizer: some ignore it, and some move
-    it without being asked to.
+    it without being asked to. One that waits for other workers needs it.
 
     Args:
       who: name of the function that the program called.
@@ -23,18 +28,39 @@ def apply_gradients(who, optimizer, grads_and_vars, global_step):
     Returns:
       An op.
     """
-    op = optimizer.apply_gradients(grads_and_vars)
+    waits = workers.wait_for_each_other(optimizer)
+    op = (_apply_with_others(optimizer, grads_and_vars, global_step) if waits
+          else optimizer.apply_gradients(grads_and_vars))
     if op is None:
         raise TypeError(
             "{}: apply_gradients must return the op that applies; {!r} "
             "returned None.".format(who, optimizer))
     op = tf.group(op, name="applied")
-    if global_step is not None:
-        with tf.control_dependencies([op]):
-            op = global_step.assign_add(
-                tf.ones([], global_step.dtype.base_dtype, name="one"),
-                name="global_step", read_value=False)
+    if global_step is not None and not waits:
+        # It may be on another task, and others may move it at the same time.
+        with tf.control_dependencies([op]), tf.device(global_step.device):
+            op = replicas.update(global_step, lambda variable: (
+                variable.assign_add(
+                    tf.ones([], variable.dtype.base_dtype, name="one"),
+                    use_locking=True, name="global_step", read_value=False)))
     return op
+
+
+def _apply_with_others(optimizer, grads_and_vars, global_step):
+    """What this worker gives to all, and its wait until that is applied.
+
+    The op that applies is run by a thread of the chief, by itself: it must not
+    be ordered after anything of this run. What this worker does has no value,
+    and so does not happen, where its gradients have none: where the gate that
+    this is called in is shut.
+    """
+    ordered = [
+        (gradients.from_parts(**{
+            part: None if tensor is None else tf.identity(tensor, part)
+            for part, tensor in gradients.parts(grad).items()}), variable)
+        for grad, variable in grads_and_vars]
+    with tf.control_dependencies(None):
+        return optimizer.apply_gradients(ordered, global_step=global_step)
 
 
 class Application:
@@ -99,20 +125,34 @@ class Application:
             with tf.name_scope(scope + "transform/"), \
                     self._transform.record([live]):
                 grads_and_vars = self._transformed(grads_and_vars)
-        with tf.name_scope(scope + "apply/"), self._apply.record([live]):
-            op = apply_gradients(self._who, self._optimizer, grads_and_vars,
-                                 settings.global_step)
+        with tf.name_scope(scope + "apply/"):
+            op = replicas.together(
+                self._apply_in_each, live, grads_and_vars)
         if settings.after_apply is not None:
-            with tf.control_dependencies([op]), \
+            with tf.control_dependencies([op]), tf.device(
+                    settings.worker_device and cluster.beside_inputs), \
                     tf.name_scope(scope + "after_apply/"), \
                     self._after_apply.record([live]):
                 op = self._checked_after_apply(settings.after_apply(), live)
         if settings.summarize is not None:
             inside = scope + "summarize/"
             with tf.control_dependencies([op]), tf.name_scope(inside):
-                op = self._checked_summary(
-                    settings.summarize(self._read_window(inside)))
+                op = replicas.together(
+                    lambda reads: self._checked_summary(
+                        settings.summarize(reads[0])),
+                    self._read_window(inside))
         return op
+
+    def _apply_in_each(self, lives, grads_and_vars):
+        """What is called once for all replicas, with what each has."""
+        # What the optimizer makes, it makes for all replicas at once, in a
+        # thread that has not counted yet.
+        if tf.distribute.has_strategy():
+            scopes.count_slots()
+        with self._apply.record(lives):
+            return replicas.in_each(lambda pairs: apply_gradients(
+                self._who, self._optimizer, pairs,
+                self._settings.global_step), grads_and_vars, lives)
 
     def _checked_summary(self, returned):
         parts = returned if isinstance(returned, (list, tuple)) else [returned]
@@ -165,20 +205,17 @@ def state(optimizer, created, models_own):
         variable.op.name for variable in tf.trainable_variables()}
     return [variable for variable in created
             if variable.op.name not in names] + [
-                variable for variable in _known(optimizer, set())
+                variable for variable in _known(optimizer)
                 if variable.op.name not in weights]
 
 
-def _known(optimizer, seen):
-    seen.add(id(optimizer))
-    try:
-        variables = getattr(optimizer, "variables", [])
-        known = list(variables() if callable(variables) else variables)
-    except AttributeError:
-        # A wrapper of tf.contrib that has no slots of its own.
-        known = []
-    for value in getattr(optimizer, "__dict__", {}).values():
-        for inner in value if isinstance(value, (list, tuple)) else [value]:
-            if hasattr(inner, "apply_gradients") and id(inner) not in seen:
-                known += _known(inner, seen)
+def _known(optimizer):
+    known = []
+    for one in workers.each_wrapped(optimizer):
+        try:
+            variables = getattr(one, "variables", [])
+            known += variables() if callable(variables) else variables
+        except AttributeError:
+            # A wrapper of tf.contrib that has no slots of its own.
+            pass
     return known

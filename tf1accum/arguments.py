@@ -8,36 +8,46 @@ import re
 import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
+from tf1accum import replicas
 
 # In TensorFlow 2 the `Variable` of compat.v1 is the base of reference
 # variables alone; the base of both kinds is the one of compat.v2.
 VARIABLE = getattr(tf.compat, "v2", tf).Variable
 
 
-def check_graph_mode(who):
-    """Raises RuntimeError when there is no graph to build in, or a strategy."""
+def check_graph_mode(who, instead=None):
+    """Raises RuntimeError when there is no graph to build in.
+
+    Or a strategy, outside of the function that its replicas run.
+
+    Args:
+      who: name of the function that the program called.
+      instead: what to do in any part of a strategy, where `who` works in none;
+        or None.
+    """
     if tf.executing_eagerly():
         raise RuntimeError(
             "{}: needs a graph to build in; got eager execution. Call "
             "tf.disable_eager_execution() when the program starts, or build "
             "inside `with tf.Graph().as_default():`.".format(who))
-    if tf.distribute.has_strategy():
-        raise RuntimeError(
-            "{}: builds outside of tf.distribute strategies; got {}. Write a "
-            "tower for each device, and average them with "
-            "tf1accum.average_tower_gradients.".format(
-                who, type(tf.distribute.get_strategy()).__name__))
+    if instead is None:
+        replicas.check(who)
+    else:
+        replicas.check_outside(who, instead)
 
 
 class Settings(collections.namedtuple("Settings", (
         "k", "global_step", "reduction", "weight", "transform", "after_apply",
         "nonfinite", "sparse", "accumulator_dtype", "accumulator_device",
-        "collections", "name", "summarize"), defaults=(
+        "worker_device", "collections", "name", "summarize", "device"),
+                                      defaults=(
             None, "mean", None, None, None, "propagate", "rows", None, None,
-            None, "accumulation", None))):
+            None, None, "accumulation", None, None))):
     """What a window is asked to do: the arguments that both builders take.
 
-    And `summarize`, which the every-k-th optimizer takes.
+    And `summarize`, which the every-k-th optimizer takes; and `device`, that of
+    what is added, or a function of an op that returns it, which follows from
+    `worker_device`.
     """
 
     __slots__ = ()
@@ -189,7 +199,7 @@ def check_loss(who, loss):
 def _check_global_step(who, global_step):
     if global_step is None:
         return
-    if not isinstance(global_step, VARIABLE):
+    if not _is_variable(global_step):
         raise TypeError(
             "{}: global_step must be a variable or None; got {!r}. Use "
             "tf.train.get_or_create_global_step().".format(who, global_step))
@@ -220,7 +230,7 @@ def _check_variables(who, variables):
             "var_list out for all trainable variables.".format(who))
     seen = set()
     for variable in variables:
-        if not isinstance(variable, VARIABLE):
+        if not _is_variable(variable):
             raise TypeError(
                 "{}: var_list must hold variables; got {!r}.".format(
                     who, variable))
@@ -271,7 +281,7 @@ def _check_gradient(who, grad, variable):
 
 def listed(who, what, values):
     """`values` as a list; a single variable is a list of one."""
-    if isinstance(values, VARIABLE):
+    if _is_variable(values):
         return [values]
     if not isinstance(values, collections.abc.Iterable) or isinstance(
             values, (str, tf.Tensor)):
@@ -282,7 +292,11 @@ def listed(who, what, values):
 
 def _is_partitioned(value):
     # TensorFlow has no public name for the class.
-    return hasattr(value, "as_tensor") and not isinstance(value, VARIABLE)
+    return hasattr(value, "as_tensor") and not _is_variable(value)
+
+
+def _is_variable(value):
+    return isinstance(value, VARIABLE) or replicas.is_distributed(value)
 
 
 def check_always_run(who, what, *tensors, loops=0):

@@ -19,7 +19,7 @@ _FUNCTION_CALLS = (
 _WITHOUT_GRADIENT = ("Ceil", "Floor", "Rint", "Round", "StopGradient")
 
 
-def compute(optimizer, loss, variables, scale):
+def compute(optimizer, loss, variables, scale, colocate=True):
     """Gradients of `scale * loss`, scaled where it costs least.
 
     The gradients of TensorFlow's own `compute_gradients` are linear in the
@@ -33,6 +33,9 @@ def compute(optimizer, loss, variables, scale):
       loss: scalar tensor.
       variables: list of variables.
       scale: Python float or scalar tensor.
+      colocate: whether the ops of a gradient are to be beside those of its
+        forward op, or where the caller stands: lookups are done on parameter
+        servers, and their rows would go there and back with each micro-batch.
 
     Returns:
       The `grads_and_vars` list, gradients of the shapes of the variables, in
@@ -47,7 +50,7 @@ def compute(optimizer, loss, variables, scale):
     # Nothing else puts the ops of a gradient beside those of its forward op:
     # the caller's device scope, like every other, is not in force here.
     pairs = optimizer.compute_gradients(
-        loss, variables, colocate_gradients_with_ops=True,
+        loss, variables, colocate_gradients_with_ops=colocate,
         grad_loss=None if outside else factor(
             scale, loss.dtype, "scale/of_loss"))
     return list(pairs), scale if outside else 1.
@@ -121,6 +124,16 @@ def average_tower_gradients(tower_grads_and_vars, name="accumulation"):
     """The mean over towers of their gradients: the mean, not the sum.
 
         mean = (g_1 + ... + g_t) / t
+
+    Towers are copies of a model that share its variables, one on each device,
+    and there is one window of their mean:
+
+        for device in ["/gpu:0", "/gpu:1"]:
+            with tf.device(device), tf.variable_scope(
+                    "model", reuse=tf.AUTO_REUSE):
+                towers.append(opt.compute_gradients(tower_loss()))
+        ops = tf1accum.build_from_gradients(
+            tf1accum.average_tower_gradients(towers), optimizer=opt, k=k)
 
     The one thing to know: a tower without a gradient for a variable counts as
     one with zeros, as long as another has one.

@@ -2,6 +2,8 @@
 
 import tensorflow.compat.v1 as tf
 
+from tf1accum import replicas
+
 
 def listed(graph):
     """The variables that any collection of `graph` lists, by op name.
@@ -10,9 +12,11 @@ def listed(graph):
     it takes the entries of others for tensors.
     """
     return {
-        entry.op.name: entry for key in graph.get_all_collection_keys()
+        replicas.name_of(entry): entry
+        for key in graph.get_all_collection_keys()
         for entry in graph.get_collection(key)
-        if hasattr(entry, "initializer") and hasattr(entry, "op")}
+        if replicas.is_distributed(entry)
+        or hasattr(entry, "initializer") and hasattr(entry, "op")}
 
 
 def find(ops):

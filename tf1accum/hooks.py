@@ -26,6 +26,15 @@ class AccumulationHook(tf.train.SessionRunHook):
     comes before sees it a run later: it stops late, or saves the first
     micro-batch of the next window too, and it misses what is flushed.
 
+    In a cluster (`worker_device`) each worker has a window, and a hook for it.
+    `chief_only_hooks` are those of the chief, `hooks` are of all:
+
+        hook = tf1accum.AccumulationHook(ops)
+        session = tf.train.MonitoredTrainingSession(
+            server.target, is_chief, checkpoint_dir=folder,
+            chief_only_hooks=[hook], hooks=[] if is_chief else [hook],
+            config=tf.ConfigProto(device_filters=["/job:ps", worker_device]))
+
     Every `run` of the session is a micro-batch. To run what is not one, or to
     read `ops.average_loss` between two of them, go past the hooks:
 

@@ -11,6 +11,7 @@ from tf1accum import recorder
 from tf1accum import running_mean
 from tf1accum import scopes
 from tf1accum import train_ops
+from tf1accum import workers
 
 _OP_NAMES = ("apply", "initializer", "placeholders")
 
@@ -54,15 +55,19 @@ def build_host(loss, var_list=None, optimizer=None, global_step=None,
       position in a list, and rows in a number that is fixed.
     """
     who = "tf1accum.build_host"
-    arguments.check_graph_mode(who)
+    arguments.check_graph_mode(who, (
+        "Feed the gradients of all devices outside of one, or call "
+        "tf1accum.build in the function that each replica runs."))
     arguments.check_loss(who, loss)
     arguments.check_always_run(who, "loss", loss)
     variables = arguments.checked_variables(
         who, tf.trainable_variables() if var_list is None else var_list)
     arguments.check_optimizer(
         who, optimizer, ("compute_gradients", "apply_gradients"))
-    arguments.check_settings(who, arguments.Settings(
-        k=1, global_step=global_step, name=name))
+    settings = arguments.Settings(k=1, global_step=global_step, name=name)
+    arguments.check_settings(who, settings)
+    workers.check_synchronous(who, optimizer, settings)
+    workers.check_reduces(who, optimizer, lambda: True)
     gradients.check_reached(who, loss, variables)
     return _build_ops(who, loss, variables, optimizer, global_step, name)
 
@@ -78,6 +83,7 @@ def _build_ops(who, loss, variables, optimizer, global_step, name):
         with gradients.scope_of(optimizer, scope), made.record():
             pairs, _ = gradients.compute(
                 optimizer, loss, variables, 1.)
+        workers.check_no_rows(who, optimizer, pairs)
         pairs = gradients.drop_none(who, pairs)
         with tf.name_scope(scope + "placeholders/"):
             feeds = [feeds_lib.make(grad, variable)

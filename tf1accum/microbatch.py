@@ -13,6 +13,7 @@ from tf1accum import recorder
 from tf1accum import scopes
 from tf1accum import totals
 from tf1accum import update_ops as update_ops_lib
+from tf1accum import workers
 
 
 def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
@@ -86,6 +87,7 @@ def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
     if optimizer is None:
         optimizer = tf.train.GradientDescentOptimizer(1.)
     arguments.check_optimizer(who, optimizer, ("compute_gradients",))
+    workers.check_reduces(who, optimizer, lambda: True)
     return _build(who, loss_fn, inputs, settings, var_list, optimizer)
 
 

@@ -17,18 +17,25 @@ window, the reduction over workers is its transform, once a window:
             (hvd.allreduce(g), v) for g, v in pairs])
     train_op = opt.minimize(loss, global_step)
 
-It takes the place of `hvd.DistributedOptimizer`. This is the mean over passes
-that Horovod makes when `average_aggregated_gradients` is set; without, it
-applies the sum over passes: `reduction="sum"`. The global step counts windows,
-Horovod's counts passes. Rows (of lookups) stay rows; Horovod asks for
-`sparse_as_dense` there, which is `sparse="dense"`. All workers need the same k,
-and to run `flush`, if they do, together: each reduction waits for all of them.
+It takes the place of `hvd.DistributedOptimizer`, which reduces with each
+micro-batch, and is refused where nothing would be: it does so in its
+`compute_gradients` alone. This is the mean over passes that Horovod makes when
+`average_aggregated_gradients` is set; without, it applies the sum over passes:
+`reduction="sum"`. The global step counts windows, Horovod's counts passes. Rows
+(of lookups) stay rows; Horovod asks for `sparse_as_dense` there, which is
+`sparse="dense"`. All workers need the same k, and to run `flush`, if they do,
+together: each reduction waits for all of them.
+
+`hvd.broadcast_global_variables(0)` sends the window too, which is empty at the
+start; where the first worker restores one that is not, have it kept out of the
+checkpoint and the broadcast: `collections=[tf.GraphKeys.LOCAL_VARIABLES]`.
 """
 
 import tensorflow.compat.v1 as tf
 
 from tf1accum import applying
 from tf1accum import arguments
+from tf1accum import cluster
 from tf1accum import gradients
 from tf1accum import graph_keys
 from tf1accum import optimizer
@@ -36,7 +43,11 @@ from tf1accum import recorder
 from tf1accum import scopes
 from tf1accum import update_ops
 from tf1accum import window
+from tf1accum import workers
 
+_NOT_IN_STRATEGIES = (
+    "In the function that each replica runs, use "
+    "tf1accum.AccumulatingOptimizer or tf1accum.build.")
 _OP_NAMES = ("accumulate", "apply", "reset", "mean", "apply_gradients")
 
 
@@ -99,7 +110,9 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
                          sparse="dense")
         self._who = who
 
-    def _build(self, compute, losses, global_step, name, finish=None):
+    def _build(self, compute, variables, losses, global_step, name,
+               finish=None):
+        arguments.check_graph_mode(self._who, _NOT_IN_STRATEGIES)
         arguments.check_settings(self._who, self._settings._replace(
             global_step=global_step, name=name or self._settings.name))
 
@@ -125,7 +138,8 @@ class AccumGradOptimizer(optimizer.AccumulatingOptimizer):
                     1, use_locking=True, read_value=False,
                     name="global_step")]
 
-        return super()._build(compute, losses, None, name, count_too)
+        return super()._build(
+            compute, variables, losses, None, name, count_too)
 
 
 class AccumulatingOptimizer:
@@ -179,13 +193,16 @@ class AccumulatingOptimizer:
           RuntimeError: eager execution is on.
         """
         self._who = "tf1accum.ports.AccumulatingOptimizer"
-        arguments.check_graph_mode(self._who)
+        arguments.check_graph_mode(self._who, _NOT_IN_STRATEGIES)
         arguments.check_optimizer(
             self._who, opt, ("compute_gradients", "apply_gradients"))
         self.opt = opt
         self.var_list = arguments.checked_variables(self._who, var_list)
         self._settings = arguments.Settings(
             k=1, reduction="sum", sparse="dense")
+        cluster.placed(self._who, self._settings, self.var_list)
+        workers.check_synchronous(self._who, opt, self._settings)
+        workers.check_reduces(self._who, opt, lambda: True)
         self._made = recorder.Recorder()
         self._loss = self._accumulate = self._average_loss = None
         # The scripts ask for reset before anything else.

@@ -14,6 +14,7 @@ be read where the graph can't be imported.
 
 `k` is the name of a tensor where it is one, `indices` the name of one where
 the gradient is sparse; `state` lists the variables that are not the model's.
+In a `tf.distribute` strategy, `replicas` says how many there are.
 Names are those of the graph that the window was built in: what stands before
 `<name>/record` in the name of the constant itself stands before all of them.
 """
@@ -26,6 +27,7 @@ import tensorflow.compat.v1 as tf
 from tf1accum import gradients
 from tf1accum import graph_keys
 from tf1accum import graph_variables
+from tf1accum import replicas
 from tf1accum import scopes
 from tf1accum import train_ops
 
@@ -61,6 +63,8 @@ def remember(ops, state):
         "update_ops": [op.name for op in ops.update_ops
                        if op.graph is ops.graph],
     }
+    if tf.distribute.has_strategy():
+        content["replicas"] = tf.distribute.get_strategy().num_replicas_in_sync
     with scopes.outside_of_control_flow(ops.name + "/"):
         # A name that ends in "/" is taken as it is.
         record = tf.constant(
@@ -82,7 +86,8 @@ def _list(ops, state, record):
     entries["accumulators"] = [
         part for read in ops.accumulators
         for part in gradients.parts(read).values() if part is not None]
-    entries["variables"] = [variable.op for variable in ops.variables]
+    entries["variables"] = [
+        replicas.parts(variable)[0].op for variable in ops.variables]
     entries[graph_keys.STATE] = state
     entries[graph_keys.RECORD] = [record]
     for role in sorted(entries):
@@ -137,6 +142,12 @@ def recover(graph=None, name=None):
                 name, ", ".join(map(repr, sorted(records))) or "none. (Those "
                 "of build_host and of ports.AccumulatingOptimizer, and what "
                 "was pruned, can't be recovered)"))
+    if "replicas" in records[name].content:
+        raise ValueError(
+            "tf1accum.recover: a window must be of one device; {!r} is that of "
+            "{} replicas of a tf.distribute strategy, which TensorFlow does "
+            "not bring back. Build the graph anew in one.".format(
+                name, records[name].content["replicas"]))
     try:
         _list_all(graph, records)
         ops = _rebuilt(graph, name, records[name].content)

@@ -6,6 +6,7 @@ import os
 import tensorflow.compat.v1 as tf
 
 from tf1accum import graph_keys
+from tf1accum import replicas
 from tf1accum import savers
 
 
@@ -56,18 +57,17 @@ def restore_model(session, save_path, optional=()):
     model = savers.model_variables(session.graph)
     _check_optional(who, optional, model)
     file = _read(who, save_path, lambda: tf.train.load_checkpoint(save_path))
-    places = _places(who, file, model, {
-        variable.op.name for variable in optional})
+    places = _places(who, file, model, set(map(replicas.name_of, optional)))
     # All is read before anything moves.
     whole = _read(who, save_path, lambda: {
         place.key: file.get_tensor(place.key) for place in places})
     for place in places:
         # Fed to the op that assigns the initial value: no op is added.
-        initializer = place.variable.initializer
         value = whole[place.key]
-        session.run(initializer, {initializer.inputs[1]: (
-            value if place.part is None else value[place.part])})
-    restored = [place.variable.op.name for place in places]
+        for initializer in _initializers(place.variable):
+            session.run(initializer, {initializer.inputs[1]: (
+                value if place.part is None else value[place.part])})
+    restored = [replicas.name_of(place.variable) for place in places]
     return Restored(
         restored, _initialise_rest(session, model, restored),
         sorted(set(file.get_variable_to_shape_map()) - set(whole)))
@@ -99,9 +99,10 @@ def _checked_path(who, path):
 
 
 def _check_optional(who, optional, model):
-    names = {variable.op.name for variable in model}
+    names = set(map(replicas.name_of, model))
     for variable in optional:
-        if getattr(getattr(variable, "op", None), "name", None) not in names:
+        if not hasattr(variable, "name") or (
+                replicas.name_of(variable) not in names):
             raise ValueError(
                 "{}: optional must list variables of the model; got "
                 "{!r}.".format(who, variable))
@@ -137,7 +138,7 @@ def _places(who, file, model, optional):
                              "in the graph".format(
                                  key, dtypes[key].name, shapes[key],
                                  dtype.name, place.shape))
-        elif place.variable.op.name not in optional:
+        elif replicas.name_of(place.variable) not in optional:
             wrong.append("{} is not in it".format(key))
     if wrong:
         raise ValueError(
@@ -156,8 +157,13 @@ def _place(variable):
                           slice(offset, offset + length) for offset, length in
                           zip(whole.var_offset, whole.var_shape)))
     # A variable of no fixed shape takes what its initial value may be.
-    return _Place(variable, variable.op.name, variable.shape.merge_with(
-        variable.initializer.inputs[1].shape), None)
+    return _Place(
+        variable, replicas.name_of(variable), variable.shape.merge_with(
+            _initializers(variable)[0].inputs[1].shape), None)
+
+
+def _initializers(variable):
+    return [part.initializer for part in replicas.parts(variable)]
 
 
 def _initialise_rest(session, model, restored):
@@ -169,12 +175,13 @@ def _initialise_rest(session, model, restored):
     graph = session.graph
     known = savers.known_variables(graph)
     anew = graph_keys.state_names(graph)
-    anew.update(variable.op.name for variable in model)
+    anew.update(map(replicas.name_of, model))
     anew.difference_update(restored)
-    session.run([known[name].initializer for name in sorted(anew)])
+    session.run([_initializers(known[name]) for name in sorted(anew)])
     return sorted(anew) + [
         name for name in sorted(set(known) - anew - set(restored))
-        if _initialised_now(session, known[name])]
+        if all([_initialised_now(session, part)
+                for part in replicas.parts(known[name])])]
 
 
 def _initialised_now(session, variable):

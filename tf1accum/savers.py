@@ -4,6 +4,7 @@ import tensorflow.compat.v1 as tf
 
 from tf1accum import graph_keys
 from tf1accum import graph_variables
+from tf1accum import replicas
 
 
 def model_variables(graph=None):
@@ -27,14 +28,15 @@ def model_variables(graph=None):
     left_out = graph_keys.state_names(graph)
     return [variable
             for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-            if variable.op.name not in left_out]
+            if replicas.name_of(variable) not in left_out]
 
 
 def known_variables(graph):
     """All variables of `graph` that it lists, or that a window is made of."""
     known = graph_variables.listed(graph)
     return dict(known, **{
-        variable.op.name: variable for variable in graph_variables.find([
+        replicas.name_of(variable): variable
+        for variable in graph_variables.find([
             op for op in graph_keys.recall(graph, graph_keys.STATE)
             if op.name not in known])})
 
@@ -65,7 +67,8 @@ def model_saver(**saver_kwargs):
       ValueError: when the graph holds nothing to save.
     """
     return _make("model_saver", _ModelSaver, {
-        variable.op.name for variable in model_variables()}, saver_kwargs)
+        replicas.name_of(variable)
+        for variable in model_variables()}, saver_kwargs)
 
 
 def resumable_saver(**saver_kwargs):
@@ -74,7 +77,8 @@ def resumable_saver(**saver_kwargs):
     Saves and restores the model, the state of the optimizers, the global step
     and the open windows, whatever they hold: that of the default `Saver`, and
     windows whose `collections` it does not look in. Its `left_out`, a list of
-    variables, holds the local variables of others.
+    variables, holds the local variables of others, and the windows of workers
+    (`worker_device`): a restart of a cluster loses those that are open.
 
     A process that is killed and restored from the last checkpoint goes on with
     micro-batch `global_step * k + count`, and ends with the bits that it would
@@ -112,7 +116,11 @@ def resumable_saver(**saver_kwargs):
       ValueError: when the graph holds nothing to save.
     """
     names = graph_keys.state_names(tf.get_default_graph())
-    names.update(variable.op.name for variable in tf.global_variables())
+    # What a worker of a cluster keeps for itself, the next one starts anew.
+    names.difference_update(
+        variable.op.name for variable in tf.local_variables()
+        if tf.DeviceSpec.from_string(variable.device or "").job)
+    names.update(map(replicas.name_of, tf.global_variables()))
     return _make("resumable_saver", _LeanSaver, names, saver_kwargs)
 
 
@@ -123,11 +131,16 @@ def _make(what, kind, names, saver_kwargs):
             "tf1accum.{}: knows which variables it is for; got var_list. Use "
             "tf.train.Saver(var_list) for a list of your own, or filter "
             "tf1accum.model_variables().".format(what))
-    known = known_variables(tf.get_default_graph())
-    with tf.name_scope(None):
-        return kind([known[name] for name in sorted(names)],
-                    [known[name] for name in sorted(set(known) - names)],
-                    saver_kwargs)
+
+    def make():
+        known = known_variables(tf.get_default_graph())
+        with tf.name_scope(None):
+            return kind([known[name] for name in sorted(names)],
+                        [known[name] for name in sorted(set(known) - names)],
+                        saver_kwargs)
+
+    # One for all replicas: a strategy saves what they hold together.
+    return replicas.together(make)
 
 
 class _LeanSaver(tf.train.Saver):
@@ -145,8 +158,9 @@ class _ModelSaver(_LeanSaver):
     def __init__(self, saved, left_out, saver_kwargs):
         super().__init__(saved, left_out, saver_kwargs)
         state = graph_keys.state_names(tf.get_default_graph())
-        self._state = [variable for variable in left_out
-                       if variable.op.name in state]
+        self._state = [part for variable in left_out
+                       if replicas.name_of(variable) in state
+                       for part in replicas.parts(variable)]
         # Beside the saver's own ops, if there is anything to save.
         scope = (self.saver_def.restore_op_name.rpartition("/")[0]
                  if self.saver_def else "save")

@@ -6,13 +6,14 @@ import itertools
 import tensorflow.compat.v1 as tf
 
 from tf1accum import ancestry
+from tf1accum import replicas
 
 # The scope in a window's box of what is averaged before it is built.
 TOWER_MEAN = "tower_mean"
 
 
 @contextlib.contextmanager
-def root_scope(in_control_flow=False):
+def root_scope(in_control_flow=False, device=None):
     """Builds as if the caller stood in no scope at all.
 
     Inside, the name scope, `variable_scope`, reuse, partitioner,
@@ -22,23 +23,27 @@ def root_scope(in_control_flow=False):
     Args:
       in_control_flow: whether to stay inside of the branch or the loop that the
         caller stands in, and then also under its control dependencies.
+      device: what `tf.device` takes, for all that is built inside.
     """
     graph = tf.get_default_graph()
     with contextlib.ExitStack() as stack:
         if not in_control_flow:
             stack.enter_context(tf.control_dependencies(None))
         stack.enter_context(tf.device(None))
+        # This forgets all devices, too.
         stack.enter_context(graph.colocate_with(None, ignore_existing=True))
+        stack.enter_context(tf.device(device or replicas.device()))
         stack.enter_context(tf.name_scope(None))
         stack.enter_context(_root_variable_scope())
-        _count_slots()
+        count_slots()
         yield
 
 
 @contextlib.contextmanager
 def _root_variable_scope():
+    # In all replicas but the first, what the first has made is used again.
     scope, root = tf.get_variable_scope(), tf.VariableScope(
-        reuse=False, name="")
+        reuse=replicas.number() > 0, name="")
     if all(getattr(scope, attribute) == getattr(root, attribute)
            for attribute in ("name", "reuse", "initializer", "regularizer",
                              "caching_device", "partitioner", "custom_getter",
@@ -58,11 +63,16 @@ def new_box(name):
     Yields:
       The scope, ending in "/".
     """
+    scope = replicas.together(lambda: _claim_box(name))
+    with tf.name_scope(scope):
+        yield scope
+
+
+def _claim_box(name):
     with tf.init_scope(), tf.name_scope(None):
         scope = free_box(name)
         tf.get_default_graph().unique_name(scope[:-1])
-    with tf.name_scope(scope):
-        yield scope
+    return scope
 
 
 def free_box(name):
@@ -87,9 +97,9 @@ def free_box(name):
 
 
 @contextlib.contextmanager
-def outside_of_control_flow(scope):
+def outside_of_control_flow(scope, device=None):
     """Builds in `scope` of the main graph, out of any branch or loop."""
-    with tf.init_scope(), root_scope(), tf.name_scope(scope):
+    with tf.init_scope(), root_scope(device=device), tf.name_scope(scope):
         yield
 
 
@@ -115,7 +125,7 @@ def named_group(scope, op_name, build_ops):
         return tf.group(*build_ops(), name=op_scope)
 
 
-def _count_slots():
+def count_slots():
     """Has TensorFlow count the slots that exist, so that new ones are new.
 
     It forgets them whenever a scope around their variable is left.

@@ -71,7 +71,8 @@ def add_summaries(ops, histograms=False, collections=None, name="summaries"):
         return _keep(_merge(ops, histograms), ops.name, name, collections)
     graph = ops.graph
     with graph.as_default(), tf.control_dependencies(None), tf.device(
-            None), graph.colocate_with(None, ignore_existing=True):
+            None), graph.colocate_with(None, ignore_existing=True), tf.device(
+                ops.count.device):
         with tf.name_scope(_free_scope(graph, ops.name + "/" + name)):
             read = _merge(ops, histograms)
             # Who fetched what a hook feeds would get an array, not bytes.
@@ -193,7 +194,8 @@ def _keep(summary, box, name, collections):
         # Built for each op that applies; all keep it in the same place.
         last, = graph_keys.recall_of(
             tf.get_default_graph(), "{}/{}".format(box, name),
-            graph_keys.SUMMARIES) or [_make_place(box, name, collections)]
+            graph_keys.SUMMARIES) or [
+                _make_place(box, name, collections, summary.device)]
     table, key, _ = last.op.inputs
     # Who reads it in the same run gets the window before, always. (A branch is
     # a graph of its own, which can't wait for ops of this one.)
@@ -205,9 +207,9 @@ def _keep(summary, box, name, collections):
         return tf.identity(summary, name="kept")
 
 
-def _make_place(box, name, collections):
+def _make_place(box, name, collections, device):
     graph, scope = tf.get_default_graph(), "{}/{}".format(box, name)
-    with tf.device(None), tf.name_scope(scope + "/"):
+    with tf.device(None), tf.device(device), tf.name_scope(scope + "/"):
         # Not a variable: no checkpoint is to hold it, nor to lack it.
         table = tf.raw_ops.MutableHashTableV2(
             key_dtype=tf.int64, value_dtype=tf.string, name="table",

@@ -22,7 +22,8 @@ class AccumulationOps:
       apply_and_reset: `tf.Operation`. `apply`, and `reset` strictly after it.
       initializer: `tf.Operation`. Initialises what the builder added: the
         window and the state of the optimizer. Not to be run after that state
-        was restored.
+        was restored. In a cluster (`worker_device`) the window alone: the state
+        is for all workers, and among the global variables.
       step: `tf.Operation`, of an every-k-th optimizer. `accumulate`, and at
         every k-th run `apply` and `reset` after it; None of a builder.
       average_loss: scalar tensor, the mean loss of the open window, 0 in an

@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 from tf1accum import accumulators
 from tf1accum import gate
 from tf1accum import gradients
+from tf1accum import replicas
 
 
 class Window:
@@ -23,12 +24,13 @@ class Window:
         self._loss = loss
         self._settings = settings
 
-        def scalar(name, dtype, wanted=True):
+        def scalar(name, dtype, wanted=True, is_shared=False):
             return accumulators.ScalarAccumulator(
-                name, dtype, settings.collections) if wanted else None
+                name, dtype, settings.collections,
+                is_shared) if wanted else None
 
         # The scalars come first: a model's variable of that name gives way.
-        self._count = scalar("count", tf.int64)
+        self._count = scalar("count", tf.int64, is_shared=True)
         self._weight = scalar("weight", tf.float64,
                               settings.weight is not None)
         # The sum of loss / k: the mean loss, once the window is full.
@@ -37,7 +39,7 @@ class Window:
             loss is not None and gradients.wide_dtype(loss.dtype),
             loss is not None)
         self._skipped = scalar("skipped", tf.int64,
-                               settings.nonfinite == "skip")
+                               settings.nonfinite == "skip", is_shared=True)
         self._accumulators = [
             accumulators.make(grad, variable, settings)
             for grad, variable in grads_and_vars]
@@ -59,13 +61,14 @@ class Window:
     def finite(self):
         """Names of those, and a bool tensor of which are finite.
 
-        Costs a pass over each gradient.
+        In all replicas: a micro-batch is good in all of them or in none. Costs
+        a pass over each gradient.
         """
         names, flags = [], []
         for variable, grad in zip(self.model_variables, self._grads):
             names.append(variable.name)
             flags.append(_all_finite(
-                getattr(grad, "values", grad), variable.op.name))
+                getattr(grad, "values", grad), replicas.name_of(variable)))
         if self._loss is not None:
             names.append("the loss " + self._loss.name)
             flags.append(_all_finite(self._loss, "average_loss"))
@@ -74,7 +77,7 @@ class Window:
             names.append("the weight " + weight.name)
             flags.append(_all_finite(
                 tf.cast(weight, tf.float64, name="weight/cast"), "weight"))
-        return names, tf.stack(flags, name="each")
+        return names, replicas.all_true(tf.stack(flags, name="each"))
 
     def add(self, scale, loss_scale, good=None, after=()):
         """Ops that add one micro-batch.
@@ -95,8 +98,12 @@ class Window:
         # A run that fails counts nothing; one that fails before it knows the
         # loss (its input has ended) adds nothing. To wait for all gradients
         # before the first is added would hold all of them in memory at once.
-        complete = tf.group(*self.needed, name="complete")
-        first = complete if self._loss is None else self._loss
+        # That goes for what fails in another replica too.
+        complete = replicas.all_of(tf.group(*self.needed, name="complete"))
+        # TensorFlow may make something else of a loss that is divided by the
+        # replicas, but not of what is added for it.
+        first = complete if self._loss is None else replicas.all_of(
+            scalars[-1][1] if replicas.inside() else self._loss)
 
         def add(terms):
             return [accumulator.add(value, scope)
@@ -180,28 +187,31 @@ class Window:
     def is_full(self):
         """Whether it holds k micro-batches, a scalar bool tensor."""
         with tf.name_scope("is_full") as scope:
-            return tf.greater_equal(
+            return replicas.first_of(tf.greater_equal(
                 self._count.read("count"),
-                tf.cast(self._settings.k, tf.int64, name="k"), name=scope)
+                tf.cast(self._settings.k, tf.int64, name="k"), name=scope))
 
     def read_count(self):
         """The count, read where it is called."""
-        return self._count.read("count")
+        return replicas.first_of(self._count.read("count"))
 
     def read_weight(self):
         """The sum of the weights, None when there are none."""
-        return None if self._weight is None else self._weight.read("weight")
+        return None if self._weight is None else replicas.mean_of(
+            self._weight.read("weight"))
 
     def read_skipped(self):
         """The micro-batches skipped so far, None when none ever are."""
-        return None if self._skipped is None else self._skipped.read("skipped")
+        return None if self._skipped is None else replicas.first_of(
+            self._skipped.read("skipped"))
 
     def read_accumulators(self):
         """What the accumulators hold, read where it is called."""
         totals = []
         for accumulator in self._accumulators:
             with tf.name_scope(accumulator.name) as scope:
-                totals.append(accumulator.read(scope))
+                totals.append(replicas.together(
+                    accumulators.sum_of, accumulator.read(scope)))
         return totals
 
     def read_average_loss(self, name):
@@ -210,8 +220,8 @@ class Window:
             return None
         with tf.name_scope(name) as scope:
             total = self._loss_total.read("total")
-            return tf.multiply(total, tf.cast(
-                self._rescale(), total.dtype, name="cast"), name=scope)
+            return replicas.sum_of_losses(tf.multiply(total, tf.cast(
+                self._rescale(), total.dtype, name="cast"), name=scope))
 
     def read_reduced(self):
         """The pairs for the optimizer: mean or sum, read where it is called.
@@ -240,8 +250,10 @@ class Window:
     def _as_gradient(self, total, variable):
         dtype = variable.dtype.base_dtype
         # Optimizers add up the rows of one index themselves; but a norm must
-        # not see them apart, nor must they be rounded before they are added.
-        if self._settings.transform is not None or total.dtype != dtype:
+        # not see them apart, nor must they be rounded before they are added,
+        # nor sent apart.
+        if (self._settings.transform is not None or total.dtype != dtype
+                or self._settings.worker_device is not None):
             total = accumulators.sum_duplicates(total)
         return accumulators.map_values(
             lambda values: tf.cast(values, dtype, name="cast"), total)
@@ -254,9 +266,11 @@ class Window:
                 self._read_weight(), name=scope)
 
     def _read_weight(self):
+        # What one of the replicas has, in the mean: the optimizer adds up what
+        # they hand it. The same in all, so that they apply together.
         accumulator = self._weight or self._count
-        return tf.cast(accumulator.read(accumulator.name), tf.float64,
-                       name="cast")
+        return replicas.mean_of(tf.cast(
+            accumulator.read(accumulator.name), tf.float64, name="cast"))
 
     def _reset_with_window(self):
         scalars = [self._count, self._weight, self._loss_total]

@@ -5,8 +5,8 @@
     python examples/benchmarks/memory.py --k 2 4 8 16 --json > memory.json
     python examples/benchmarks/plot.py memory.json memory.svg
 
-One panel for each workload, one line for each way to train; the axis of k is
-logarithmic. It needs nothing but Python.
+One panel for each workload, one line for each way to train. The axis of k is
+logarithmic, and so is that of values far apart. It needs nothing but Python.
 """
 
 import argparse
@@ -53,32 +53,41 @@ def line(points, colour, width=1.):
                              for point in points), colour, width))
 
 
-def step_of(highest):
-    """A distance between grid lines: 1, 2 or 5 times a power of ten."""
+def ticks_of(lowest, highest):
+    """Where grid lines are: from 0, or, of values far apart, 1, 10, 100.
+
+    From 0 they are 1, 2 or 5 times a power of ten apart.
+    """
+    if 1. <= lowest < highest / 30.:
+        return [10. ** i for i in range(math.ceil(math.log10(highest)) + 1)]
     power = 10. ** math.floor(math.log10(highest / 4.))
-    return next(power * times for times in (1, 2, 5, 10)
+    step = next(power * times for times in (1, 2, 5, 10)
                 if highest <= 5 * power * times)
+    return [step * i for i in range(math.ceil(highest / step) + 1)]
 
 
 def draw_panel(title, lines, left, top):
     """The elements of one panel, a list of strings."""
     ks = sorted({k for points in lines.values() for k, _ in points})
-    highest = max(value for points in lines.values() for _, value in points)
-    step = step_of(highest)
-    ceiling = step * math.ceil(highest / step)
+    values = [value for points in lines.values() for _, value in points]
+    ticks = ticks_of(min(values), max(values))
+    # A logarithmic axis does not start at 0.
+    along = math.log if ticks[0] else float
+    bottom = along(ticks[0])
+    height = along(ticks[-1]) - bottom
     low, span = math.log(ks[0]), math.log(ks[-1]) - math.log(ks[0]) or 1.
 
     def place(k, value):
         return (left + WIDTH * (math.log(k) - low) / span,
-                top + HEIGHT * (1. - value / ceiling))
+                top + HEIGHT * (1. - (along(value) - bottom) / height))
 
     drawn = [text(left + WIDTH / 2, top - 8, title, size=12)]
-    for i in range(int(round(ceiling / step)) + 1):
-        y = place(ks[0], i * step)[1]
+    for tick in ticks:
+        y = place(ks[0], tick)[1]
         drawn += [line([(left, y), (left + WIDTH, y)], "#dddddd"),
-                  text(left - 5, y + 4, "{:g}".format(i * step), "end")]
+                  text(left - 5, y + 4, "{:g}".format(tick), "end")]
     for k in ks:
-        drawn.append(text(place(k, 0)[0], top + HEIGHT + 15, str(k)))
+        drawn.append(text(place(k, ticks[0])[0], top + HEIGHT + 15, str(k)))
     for name, points in lines.items():
         places = [place(*point) for point in points]
         colour = COLOURS[list(TITLES).index(name)]
