@@ -345,12 +345,14 @@ def test_variables_made_in_it_are_those_of_the_callers_scope(
         behaviour, use_resource):
     def loss_fn(batch):
         hidden = dense(dense(batch, 3), 3)
-        scale = tf.Variable(lambda: tf.ones([]), name="scale")
+        with tf.name_scope("inner"):
+            scale = tf.Variable(lambda: tf.ones([]), name="scale")
         return tf.reduce_mean(hidden) * scale
 
     with tf.variable_scope("outer", use_resource=use_resource):
         pairs, _ = tf1accum.microbatch_gradients(loss_fn, tf.ones([6, 2]), 3)
-    names = ["outer/dense/kernel", "outer/dense_1/kernel", "scale"]
+    names = ["outer/dense/kernel", "outer/dense_1/kernel",
+             "outer/inner/scale"]
     assert [v.op.name for v in tf.trainable_variables()] == names
     assert [variable.op.name for _, variable in pairs] == names
     with tf.variable_scope("outer", reuse=True):
@@ -358,6 +360,58 @@ def test_variables_made_in_it_are_those_of_the_callers_scope(
     assert len(tf.global_variables()) == 3
     with models.session() as session:
         session.run([grad for grad, _ in pairs])
+
+
+@in_pairs
+def test_variables_made_in_it_may_start_as_tensors(behaviour, use_resource):
+    """The ops that make the values are in the loop, and needed outside."""
+    two = tf.constant([2., 2.]) * 1.
+
+    def loss_fn(batch):
+        with tf.variable_scope("", use_resource=use_resource):
+            variables = [
+                tf.Variable(tf.random_normal([2])),
+                tf.Variable(2. * tf.cast(tf.fill([2], 1), tf.float32)),
+                tf.get_variable("u", initializer=tf.ones([2]) * 3.),
+                tf.Variable(two), tf.Variable(two + 3.)]
+        return tf.reduce_mean(tf.add_n([
+            tf.reduce_sum(batch * v, 1) for v in variables]))
+
+    pairs, _ = tf1accum.microbatch_gradients(
+        loss_fn, tf.constant([[1., 3.], [3., 5.], [5., 7.]]), 2)
+    with models.session() as session:
+        for grad in session.run([grad for grad, _ in pairs]):
+            np.testing.assert_allclose(grad, [3., 5.])
+        values = session.run(tf.global_variables())
+    assert np.all(np.abs(values[0]) > 0.)
+    assert [value.tolist() for value in values[1:]] == [
+        [2., 2.], [3., 3.], [2., 2.], [5., 5.]]
+
+
+def test_a_variable_that_starts_as_a_micro_batch_is_refused(behaviour):
+    def loss_fn(batch):
+        return tf.reduce_mean(batch * tf.Variable(tf.reduce_mean(batch)))
+
+    with pytest.raises(ValueError) as error:
+        tf1accum.microbatch_gradients(loss_fn, tf.ones([4]), 2)
+    for word in ("the initial value of a variable must not come out of a loop",
+                 "that over micro-batches", "Pass a function"):
+        assert word in str(error.value)
+
+
+def test_a_call_that_failed_leaves_no_collection_with_what_is_in_its_loop(
+        behaviour):
+    def loss_fn(batch):
+        tf.summary.scalar("mean", tf.reduce_mean(batch))
+        tf.add_to_collection(
+            tf.GraphKeys.UPDATE_OPS, tf.assign(moving, tf.reduce_mean(batch)))
+        return batch * tf.get_variable("w", [])
+
+    moving = tf.get_variable("moving", [], trainable=False)
+    with pytest.raises(ValueError):
+        tf1accum.microbatch_gradients(loss_fn, tf.ones([4]), 2)
+    assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []
+    assert tf.get_collection(tf.GraphKeys.SUMMARIES) == []
 
 
 def test_a_regularizer_is_in_every_micro_batchs_loss_once(behaviour):

@@ -113,7 +113,7 @@ def check_settings(who, settings):
 
 def _check_k(who, k):
     if tf.is_tensor(k):
-        _check_graph(who, "k", k)
+        check_graph(who, "k", k)
         if not k.dtype.is_integer or k.shape.num_elements() not in (1, None):
             raise TypeError(
                 "{}: k, as a tensor, must be one integer; got {} of {} and "
@@ -153,7 +153,7 @@ def check_weight(who, weight):
         raise TypeError(
             "{}: weight must be a scalar tensor, worked out from the "
             "micro-batch, or None; got {!r}.".format(who, weight))
-    _check_graph(who, "weight", weight)
+    check_graph(who, "weight", weight)
     if not (weight.dtype.is_floating or weight.dtype.is_integer):
         raise TypeError(
             "{}: weight must be a number; got {} of {}.".format(
@@ -185,7 +185,7 @@ def check_loss(who, loss):
     if not isinstance(loss, tf.Tensor):
         raise TypeError(
             "{}: loss must be a tensor; got {!r}.".format(who, loss))
-    _check_graph(who, "loss", loss)
+    check_graph(who, "loss", loss)
     if not loss.dtype.is_floating:
         raise TypeError(
             "{}: loss must be of a float type; got {} of {}. Cast it before "
@@ -203,7 +203,7 @@ def _check_global_step(who, global_step):
         raise TypeError(
             "{}: global_step must be a variable or None; got {!r}. Use "
             "tf.train.get_or_create_global_step().".format(who, global_step))
-    _check_graph(who, "global_step", global_step)
+    check_graph(who, "global_step", global_step)
     if not global_step.dtype.is_integer:
         raise TypeError(
             "{}: global_step must be of an integer type; got {} of {}.".format(
@@ -234,7 +234,7 @@ def _check_variables(who, variables):
             raise TypeError(
                 "{}: var_list must hold variables; got {!r}.".format(
                     who, variable))
-        _check_graph(who, "var_list", variable)
+        check_graph(who, "var_list", variable)
         if variable.op.name in seen:
             raise ValueError(
                 "{}: var_list must hold each variable once; got {} twice. Its "
@@ -264,7 +264,7 @@ def check_pairs(who, grads_and_vars):
 
 def _check_gradient(who, grad, variable):
     what = "the gradient of " + variable.name
-    _check_graph(who, what, grad)
+    check_graph(who, what, grad)
     # TensorFlow 1.15 gives sparse gradients no shape.
     shape = getattr(grad, "shape", variable.shape)
     if not shape.is_compatible_with(variable.shape):
@@ -311,7 +311,8 @@ def check_always_run(who, what, *tensors, loops=0):
                 who, what, skipped.name))
 
 
-def _check_graph(who, what, element):
+def check_graph(who, what, element):
+    """Raises ValueError for a tensor, op or variable of another graph."""
     # Inside of a function's graph, variables are of the outermost one.
     with tf.init_scope():
         outermost = tf.get_default_graph()

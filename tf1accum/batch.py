@@ -84,8 +84,10 @@ def check_inputs(who, inputs):
                 "{}: inputs must have examples in their first dimension; got "
                 "the scalar {}. Use it in loss_fn without handing it "
                 "in.".format(who, _label(leaf)))
-    arguments.check_always_run(who, "inputs", *[
-        leaf for leaf in leaves if isinstance(leaf, tf.Tensor)])
+    tensors = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+    for tensor in tensors:
+        arguments.check_graph(who, "inputs", tensor)
+    arguments.check_always_run(who, "inputs", *tensors)
     sizes = {size for size in map(_static_size, leaves) if size is not None}
     if len(sizes) > 1:
         raise ValueError("{} {}.".format(_SAME_SIZE.format(who), ", ".join(

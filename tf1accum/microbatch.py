@@ -93,13 +93,15 @@ def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
 
 def _build(who, loss_fn, inputs, settings, var_list, optimizer):
     """Builds the loop; every argument has been checked."""
+    outer = tf.get_default_graph().get_name_scope()
     with _control_flow_of_version_1(), tf.name_scope(settings.name) as scope:
         if scopes.in_control_flow(scope):
             raise ValueError(
                 "{}: call it outside of every tf.cond branch and tf.while_loop "
                 "body; a batch is split in a loop of its own.".format(who))
         batch = batch_lib.Batch(who, inputs, settings.k)
-        loop = _Loop(who, loss_fn, batch, var_list, optimizer, scope)
+        loop = _Loop(
+            who, loss_fn, batch, var_list, optimizer, scope, outer)
         end = tf.while_loop(
             lambda at: at < batch.number, loop.add_micro_batch,
             [tf.constant(0)], parallel_iterations=1, back_prop=False,
@@ -128,13 +130,14 @@ def _control_flow_of_version_1():
 class _Loop:
     """What is in the loop, and the totals that come out of it."""
 
-    def __init__(self, who, loss_fn, batch, var_list, optimizer, scope):
+    def __init__(self, who, loss_fn, batch, var_list, optimizer, scope, outer):
         self._who = who
         self._loss_fn = loss_fn
         self._batch = batch
         self._var_list = var_list
         self._optimizer = optimizer
         self._scope = scope
+        self._outer = outer
         # Known when the body has been built, as it is once.
         self._grads_and_vars = self._totals = None
         self._loss = self._loss_total = self._weight_total = None
@@ -148,11 +151,18 @@ class _Loop:
         with tf.name_scope("inputs"):
             micro_batch, share = self._batch.micro_batch(at)
         before = _collections()
-        with recorder.Recorder().record():
-            self._loss, weight = self._loss_and_weight(micro_batch)
-            scale = share if weight is None else tf.cast(weight, tf.float64)
-            self._grads_and_vars, rest = gradients.compute(
-                self._optimizer, self._loss, self._variables(), scale)
+        try:
+            with recorder.Recorder().record(outer=self._outer):
+                self._loss, weight = self._loss_and_weight(micro_batch)
+                scale = share if weight is None else tf.cast(
+                    weight, tf.float64)
+                self._grads_and_vars, rest = gradients.compute(
+                    self._optimizer, self._loss, self._variables(), scale)
+        except Exception:
+            # The caller may try again: merging all summaries, say, is not to
+            # fail then.
+            _take_out_of_collections(before)
+            raise
         update_ops = update_ops_lib.checked_or_reached(
             self._who, _take_out_of_collections(before), [], loops=1)
         added = self._add(at, scale, rest, weight is not None)

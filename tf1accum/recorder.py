@@ -5,6 +5,7 @@ import contextlib
 
 import tensorflow.compat.v1 as tf
 
+_ENTERS = ("Enter", "RefEnter")
 _VARIABLES = ("VarHandleOp", "VariableV2")
 
 
@@ -20,7 +21,7 @@ class Recorder:
         self._requested = []
 
     @contextlib.contextmanager
-    def record(self, after=()):
+    def record(self, after=(), outer=""):
         """Lists the variables made inside, and names them as at the root.
 
         Optimizers make plain variables (Adam's beta powers) under the name
@@ -33,6 +34,7 @@ class Recorder:
         Args:
           after: list of ops that what is made inside is ordered after;
             variables are not.
+          outer: name scope that they are named in, instead of the root.
         """
         graph = tf.get_default_graph()
         scope = graph.get_name_scope() or ""
@@ -55,7 +57,7 @@ class Recorder:
                         kwargs["initial_value"], after)
             inner = graph.get_name_scope() or ""
             if inner.startswith(scope):
-                inner = inner[len(scope):].strip("/")
+                inner = (outer + inner[len(scope):]).strip("/")
             with tf.name_scope(inner + "/" if inner else None):
                 return next_creator(**kwargs)
 
@@ -72,11 +74,14 @@ def _copy_unordered(tensor, after):
     """`tensor` as if it were not ordered after any op: a copy if it is."""
     copies = {}
     for op in _inputs_first(tensor.op, after):
-        inputs = [copies[source.op].outputs[source.value_index]
+        inputs = [copies[source.op][source.value_index]
                   for source in op.inputs]
-        pivots = [copies[pivot] for pivot in _pivots(op, after)]
-        copies[op] = op
-        if op.type not in _VARIABLES and (
+        pivots = [copies[pivot][0].op for pivot in _pivots(op, after)]
+        copies[op] = op.outputs
+        if op.type in _ENTERS:
+            # The way into a loop, for what does not change there.
+            copies[op] = inputs
+        elif op.type not in _VARIABLES and (
                 set(pivots) != set(op.control_inputs) or any(
                     copy is not source
                     for copy, source in zip(inputs, op.inputs))):
@@ -86,8 +91,8 @@ def _copy_unordered(tensor, after):
                     name=op.name.rpartition("/")[2],
                     attrs={key: value
                            for key, value in op.node_def.attr.items()
-                           if key != "_class"})
-    return copies[tensor.op].outputs[tensor.value_index]
+                           if key != "_class"}).outputs
+    return copies[tensor.op][tensor.value_index]
 
 
 def _inputs_first(op, after):
@@ -95,11 +100,13 @@ def _inputs_first(op, after):
     ordered, stack = collections.OrderedDict(), [(op, False)]
     while stack:
         op, has_inputs = stack.pop()
-        if op.type == "NextIteration":
+        if op.type == "NextIteration" or any(
+                source.op.type in _ENTERS for source in op.inputs
+                if op.type == "Merge"):
             raise ValueError(
                 "tf1accum: the initial value of a variable must not come out "
-                "of a loop that runs with the apply; got {}. Pass a function "
-                "that makes it.".format(op.name))
+                "of a loop, such as that over micro-batches; got {}. Pass a "
+                "function that makes it.".format(op.name))
         if has_inputs:
             ordered[op] = None
         elif op not in ordered:
@@ -111,7 +118,9 @@ def _inputs_first(op, after):
 
 
 def _pivots(op, after):
-    # The pivot of a branch says when the branch runs, not only after what.
+    # The pivot of a branch says when the branch runs, not only after what. That
+    # of a loop says how often.
     return [control for control in op.control_inputs
             if control not in after and control.type == "Identity"
-            and control.inputs[0].op.type == "Switch"]
+            and control.inputs[0].op.type == "Switch"
+            and control.inputs[0].op.inputs[1].op.type != "LoopCond"]
