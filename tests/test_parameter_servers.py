@@ -392,6 +392,28 @@ def test_a_place_that_is_no_worker_is_refused(place):
         "accumulator_device"], lambda: model.build(worker_device=place))
 
 
+@pytest.mark.parametrize("call, who, what", [
+    (lambda model, place: model.build(worker_device=place), "tf1accum.build",
+     "Mean"),
+    (lambda model, place: tf1accum.build_from_gradients(
+        model.grads_and_vars, optimizer=RULES["sgd"](), k=K,
+        worker_device=place), "tf1accum.build_from_gradients", "grad"),
+    (lambda model, place: tf1accum.AccumulatingOptimizer(
+        RULES["sgd"](), K, worker_device=place).minimize(model.loss),
+     "tf1accum.AccumulatingOptimizer", "Mean")])
+def test_the_window_of_another_worker_is_refused(call, who, what):
+    """Two workers would add to it."""
+    model = Model(task=1)
+    with tf.device(model.place):
+        model.grads_and_vars = [
+            (tf.identity(variable, "grad"), variable)
+            for variable in model.variables]
+    refuses(ValueError, [
+        who + ": worker_device must be the worker that computes the gradients",
+        "got '/job:worker/task:0', and ", what, "is on /job:worker/task:1",
+        "replica_device_setter"], lambda: call(model, WORKER % 0))
+
+
 @pytest.mark.parametrize("device", [
     "/job:ps/task:0", "/job:worker/task:1/cpu:0", "/task:1"])
 def test_accumulators_on_another_task_are_refused(device):

@@ -34,7 +34,8 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
     is applied. Divide the loss by the number of replicas, as the strategy adds
     their gradients up; not in an Estimator, which does so itself. The ops that
     it returns, the same in all replicas, run them all: `count` is that of each
-    replica, `average_loss` of all. `transform` is given the part of each.
+    replica, `average_loss` of all. `transform` is given the part of
+    each: a clip by norm is one of each part, and not that of the whole.
 
     Args:
       loss: scalar tensor of a float type, the mean loss of one micro-batch.
@@ -71,7 +72,8 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
       accumulator_dtype: float type to add up in, or None for the variable's
         own, float32 where that is a half-precision one.
       accumulator_device: device for the accumulators, such as "/cpu:0" where an
-        accelerator has no room for them, or None for that of their variables.
+        accelerator has no room for them, or None for that of their variables;
+        None in a strategy, where each replica has its own.
       worker_device: job and task of this worker, such as
         "/job:worker/task:0", in a cluster with parameter servers; None
         elsewhere. The worker keeps the window, for itself: an apply is all that
@@ -110,7 +112,7 @@ def build(loss, var_list=None, optimizer=None, k=None, global_step=None,
         sparse, accumulator_dtype, accumulator_device, worker_device,
         collections, name)
     arguments.check_settings(who, settings)
-    settings = cluster.placed(who, settings, variables)
+    settings = cluster.placed(who, settings, variables, [loss])
     workers.check_synchronous(who, optimizer, settings)
     workers.check_reduces(who, optimizer, lambda: True)
     if weight is not None:
@@ -183,8 +185,9 @@ def build_from_gradients(grads_and_vars, optimizer=None, k=None, loss=None,
         sparse, accumulator_dtype, accumulator_device, worker_device,
         collections, name)
     arguments.check_settings(who, settings)
-    settings = cluster.placed(who, settings, [
-        variable for _, variable in grads_and_vars])
+    settings = cluster.placed(
+        who, settings, [variable for _, variable in grads_and_vars],
+        [grad for grad, _ in grads_and_vars if grad is not None])
     workers.check_synchronous(who, optimizer, settings)
     workers.check_reduces(who, optimizer, lambda: False)
     if weight is not None:

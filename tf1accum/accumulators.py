@@ -108,7 +108,7 @@ class DenseAccumulator(_Accumulator):
             name = replicas.name_of(variable)
             super().__init__(name, _make_variable(
                 name, dtype, shape, collections, variable.shape,
-                tf.VariableAggregation.SUM, device))
+                tf.VariableAggregation.SUM))
             with tf.name_scope(self._total.op.name + "/"):
                 self._read_sizes = None if self._has_few() else (
                     tf.raw_ops.VariableShape(
@@ -180,17 +180,16 @@ def map_values(function, grad):
 
 
 def _make_variable(name, dtype, initial_shape, collections, shape=None,
-                   aggregation=None, device=None):
+                   aggregation=None):
     """A variable of zeros that is not trained, a resource variable.
 
     `shape` is what it is declared as, where that leaves a size open;
-    `aggregation` and `device` are for replicas, as `make_variable` there takes
-    them.
+    `aggregation` is for replicas, as `make_variable` there takes it.
     """
     shape = tf.TensorShape(initial_shape if shape is None else shape)
     return replicas.make_variable(
-        lambda: tf.zeros(initial_shape, dtype), aggregation, device,
-        collections, trainable=False, name=name, dtype=dtype,
+        lambda: tf.zeros(initial_shape, dtype), aggregation, collections,
+        trainable=False, name=name, dtype=dtype,
         use_resource=True, shape=shape,
         validate_shape=shape.is_fully_defined())
 
@@ -221,7 +220,7 @@ class SparseAccumulator:
             with _placed(variable, device):
                 made = [_make_variable(
                     replicas.apart(part), part_dtype, initial_shape,
-                    collections, shape, device=device)
+                    collections, shape)
                         for part, part_dtype, initial_shape, shape in (
                             ("values", dtype, [0] + row, [None] + row),
                             ("indices", tf.int64, [0], [None]),

@@ -8,13 +8,14 @@ from tf1accum import replicas
 _PS = "ps"
 
 
-def placed(who, settings, variables):
+def placed(who, settings, variables, computed=()):
     """`settings` with what follows from `worker_device` filled in.
 
     Args:
       who: name of the function that the program called.
       settings: `arguments.Settings`, checked.
       variables: list of the model's variables.
+      computed: list of tensors that this worker computes: losses, gradients.
 
     Returns:
       `arguments.Settings`.
@@ -24,17 +25,18 @@ def placed(who, settings, variables):
         they share would be kept by one of them.
       RuntimeError: in the replicas of a strategy.
     """
+    for name in ("worker_device", "accumulator_device"):
+        if replicas.inside() and getattr(settings, name) is not None:
+            raise RuntimeError(
+                "{}: in a tf.distribute strategy, {} must be None, as each "
+                "replica keeps its window on its own device; got {!r} in the "
+                "replica function of a {}. Leave it out.".format(
+                    who, name, getattr(settings, name),
+                    type(tf.distribute.get_strategy()).__name__))
     if settings.worker_device is None:
         _check_private(who, variables)
         return settings
-    if replicas.inside():
-        raise RuntimeError(
-            "{}: in a tf.distribute strategy, worker_device must be None, as "
-            "each replica keeps its window on its own device; got {!r} in the "
-            "replica function of a {}. Leave it out.".format(
-                who, settings.worker_device,
-                type(tf.distribute.get_strategy()).__name__))
-    _check_worker(who, settings)
+    _check_worker(who, settings, computed)
     collections = settings.collections
     if collections is None:
         collections = [tf.GraphKeys.LOCAL_VARIABLES]
@@ -68,7 +70,7 @@ def _check_private(who, variables):
                     who, variable.name, variable.device))
 
 
-def _check_worker(who, settings):
+def _check_worker(who, settings, computed):
     worker = _parsed(settings.worker_device)
     if worker is None or worker.job in (None, _PS) or (
             worker.task is None or worker.device_type is not None):
@@ -79,6 +81,16 @@ def _check_worker(who, settings):
                    "parameter servers; got {!r}. (Which of its devices has the "
                    "accumulators is for accumulator_device.)".format(
                        who, settings.worker_device))
+    for tensor in computed:
+        other = tf.DeviceSpec.from_string(tensor.device or "")
+        if other.job not in (None, _PS) and other.task is not None and (
+                (other.job, other.task) != (worker.job, worker.task)):
+            raise ValueError(
+                "{}: worker_device must be the worker that computes the "
+                "gradients, or two of them would share a window; got {!r}, and "
+                "{} is on {}. Pass the same device as to "
+                "tf.train.replica_device_setter.".format(
+                    who, settings.worker_device, tensor.name, tensor.device))
     accumulators = worker.make_merged_spec(
         tf.DeviceSpec.from_string(settings.accumulator_device or ""))
     if (accumulators.job, accumulators.task) != (worker.job, worker.task):

@@ -244,7 +244,7 @@ class AccumulatingOptimizer(tf.train.Optimizer):
         settings = self._settings._replace(
             global_step=global_step, name=name or self._settings.name)
         arguments.check_settings(self._who, settings)
-        settings = cluster.placed(self._who, settings, variables)
+        settings = cluster.placed(self._who, settings, variables, losses)
         workers.check_synchronous(self._who, self._optimizer, settings)
         update_ops = update_ops_lib.checked_or_reached(
             self._who, self._update_ops, losses)

@@ -64,7 +64,7 @@ def remember(ops, state):
                        if op.graph is ops.graph],
     }
     if tf.distribute.has_strategy():
-        content["replicas"] = tf.distribute.get_strategy().num_replicas_in_sync
+        content["replicas"] = replicas.in_sync()
     with scopes.outside_of_control_flow(ops.name + "/"):
         # A name that ends in "/" is taken as it is.
         record = tf.constant(

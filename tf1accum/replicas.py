@@ -61,6 +61,11 @@ def number():
     return together(lambda tokens: tokens, token).index(token)
 
 
+def in_sync():
+    """How many replicas there are, 1 outside."""
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def device():
     """The device of this replica, None outside."""
     # The context of a replica does not know it in TensorFlow 1.15.
@@ -131,9 +136,8 @@ def first_of(value):
 
 def mean_of(value):
     """The mean over replicas of `value`, a tensor."""
-    return together(lambda values: values[0] if len(values) == 1 else (
-        tf.realdiv(tf.add_n(values, name="sum"), len(values), name="mean")),
-                    value)
+    return _combined(value, lambda values: tf.realdiv(
+        tf.add_n(values, name="sum"), len(values), name="mean"))
 
 
 def sum_of_losses(loss):
@@ -143,21 +147,24 @@ def sum_of_losses(loss):
     """
     if tf.distribute.get_loss_reduction() == tf.distribute.ReduceOp.MEAN:
         return mean_of(loss)
-    return together(lambda losses: losses[0] if len(losses) == 1 else (
-        tf.add_n(losses, name="sum")), loss)
+    return _combined(loss, lambda losses: tf.add_n(losses, name="sum"))
 
 
 def all_true(flags):
     """Which of `flags`, a bool tensor, are true in all replicas."""
-    return together(lambda values: values[0] if len(values) == 1 else (
-        tf.reduce_all(tf.stack(values, name="each"), axis=0, name="in_all")),
-                    flags)
+    return _combined(flags, lambda values: tf.reduce_all(
+        tf.stack(values, name="each"), axis=0, name="in_all"))
 
 
 def all_of(op):
     """An op, or tensor, that has run when those of all replicas have."""
-    return together(lambda ops: ops[0] if len(ops) == 1 else (
-        tf.group(*ops, name="in_all")), op)
+    return _combined(op, lambda ops: tf.group(*ops, name="in_all"))
+
+
+def _combined(value, combine):
+    """What `combine` makes of those of all replicas; of one, itself."""
+    return together(lambda values: values[0] if len(values) == 1 else (
+        combine(values)), value)
 
 
 def one_each(build):
@@ -168,9 +175,9 @@ def one_each(build):
     """
     if not inside():
         return build("")
-    count = tf.distribute.get_strategy().num_replicas_in_sync
     return together(lambda: [
-        build("/replica_%d" % replica) for replica in range(count)])[number()]
+        build("/replica_%d" % replica) for replica in range(in_sync())])[
+            number()]
 
 
 def is_distributed(variable):
@@ -196,8 +203,7 @@ def apart(name):
     """
     if not inside():
         return name
-    return "of_{}/{}".format(
-        tf.distribute.get_strategy().num_replicas_in_sync, name)
+    return "of_{}/{}".format(in_sync(), name)
 
 
 def update(variable, build_op):
@@ -207,7 +213,7 @@ def update(variable, build_op):
     return together(lambda: tf.group(*map(build_op, parts(variable))))
 
 
-def make_variable(initial_value, aggregation, place, collections, **kwargs):
+def make_variable(initial_value, aggregation, collections, **kwargs):
     """Makes a variable of which each replica has its own.
 
     What is saved is what all replicas hold together, so that it can be restored
@@ -217,7 +223,6 @@ def make_variable(initial_value, aggregation, place, collections, **kwargs):
       initial_value: as for `tf.Variable`.
       aggregation: what they hold together, a `tf.VariableAggregation`; or None
         for what can't be put together: each is saved by itself then.
-      place: device for all of them, or None for those of the replicas.
       collections: list of collections, or None for the default.
       **kwargs: as for `tf.Variable`.
 
@@ -234,13 +239,10 @@ def make_variable(initial_value, aggregation, place, collections, **kwargs):
     apart = aggregation is None or not keys
 
     def make():
-        # A function has the last word, after the device of the replica.
-        with tf.device(place and (lambda op: place)):
-            whole = tf.Variable(
-                initial_value, collections=[] if apart else keys,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=aggregation or tf.VariableAggregation.SUM,
-                **kwargs)
+        whole = tf.Variable(
+            initial_value, collections=[] if apart else keys,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=aggregation or tf.VariableAggregation.SUM, **kwargs)
         if apart:
             for key in keys:
                 for part in parts(whole):

@@ -235,7 +235,11 @@ class Window:
 
         def reduced(values):
             if self._settings.reduction == "sum":
-                return values
+                # The loss was divided by the replicas: a sum of losses, as
+                # weighted, is no mean over them.
+                number = 1 if self._weight is None else replicas.in_sync()
+                return values if number == 1 else tf.multiply(
+                    values, tf.cast(number, values.dtype), name="sum")
             return gate.scale_unless(
                 full, values, factors[values.dtype], name="mean")
 

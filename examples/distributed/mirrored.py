@@ -4,7 +4,7 @@ Each device accumulates k micro-batches of its own; then their means are
 reduced, once a window, and all apply the same. The devices are the GPUs, or two
 logical CPUs where there are none. The program ends with the accuracy on digits
 it has not seen, and with how far the weights are from those of one device that
-takes the whole batches.
+takes the whole batches: rounding, which grows as it trains (see `--steps 10`).
 
     python examples/distributed/mirrored.py --help
 """
@@ -110,8 +110,7 @@ def main():
     whole, _ = train(on_one_device, steps, k * size)
     print("{} windows of {} micro-batches on each of {}\ntest accuracy: {:.4f}"
           "\nlargest difference from the weights of one device, that takes the "
-          "whole batches: {:.1e}\n(of rounding, which grows as it trains: try "
-          "--steps 10)".format(
+          "whole batches: {:.1e}".format(
               steps, k, ", ".join(devices), accuracy, max(
                   np.max(np.abs(one - other))
                   for one, other in zip(weights, whole))))
