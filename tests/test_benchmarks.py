@@ -213,6 +213,18 @@ def test_plot_draws_a_line_for_each_contestant(kind, main, tmp_path):
     assert any(ys == sorted(ys) and len(set(ys)) == 3 for ys in heights)
 
 
+@pytest.mark.parametrize("found", [None, "", "[]"])
+def test_plot_says_what_it_reads(found, main, tmp_path, capsys):
+    measured = tmp_path / "measured.json"
+    if found is not None:
+        measured.write_text(found)
+    with pytest.raises(SystemExit):
+        main("plot", str(measured), str(tmp_path / "drawn.svg"))
+    assert "must hold what windows.py or memory.py printed" in (
+        capsys.readouterr().err)
+    assert not (tmp_path / "drawn.svg").exists()
+
+
 def test_plot_knows_each_contestant(load):
     titles = load("plot").TITLES
     assert set(load("contestants").CONTESTANTS) <= set(titles)

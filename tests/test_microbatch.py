@@ -296,6 +296,26 @@ def test_update_ops_run_one_micro_batch_after_the_other(
                 session.run(norm.moving), expected, atol=1e-5)
 
 
+@pytest.mark.skipif(
+    not hasattr(tf.keras.layers.Layer(), "updates"),
+    reason="The Keras layers of this TensorFlow train no graph.")
+def test_updates_of_a_keras_layer_run_when_the_loss_collects_them(behaviour):
+    layer = tf.keras.layers.BatchNormalization(momentum=.5)
+
+    def loss_fn(batch):
+        outputs = layer(batch, training=True)
+        for update in layer.updates:
+            tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+        return tf.reduce_mean(tf.square(outputs))
+
+    pairs, _ = tf1accum.microbatch_gradients(
+        loss_fn, tf.constant([[0.], [2.], [8.], [16.]]), 2)
+    with models.session() as session:
+        session.run(pairs[0][0])
+        # Half of the mean 1, and half of what that left and of the mean 12.
+        assert session.run(layer.moving_mean) == pytest.approx([6.25])
+
+
 def test_dropout_draws_a_new_mask_for_each_micro_batch(behaviour):
     log = []
 

@@ -39,6 +39,7 @@ def microbatch_gradients(loss_fn, inputs, k, var_list=None, optimizer=None,
     loop. Only what it returns comes out: of its summaries, metrics and losses
     in collections none stays there, and what it leaves in
     `tf.GraphKeys.UPDATE_OPS` is run with each micro-batch and leaves it too.
+    Keras layers leave nothing there: have `loss_fn` add their `updates` to it.
     While it is called, loops and branches are those of version 1, which take
     reference variables.
 

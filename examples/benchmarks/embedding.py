@@ -3,7 +3,9 @@
 The model looks rows of a large table up, and has one dense layer and a squared
 loss. In each round, each contestant trains on one window of fresh random ids,
 and its time is divided by that of the k bare gradient runs of the same round:
-runs that compute every gradient and do nothing with it.
+runs that compute every gradient and do nothing with it. Beside tf1accum,
+`conditional` are TensorFlow's own `SparseConditionalAccumulator` (of the table)
+and `ConditionalAccumulator` (of the layer).
 
     python examples/benchmarks/embedding.py --help
 """

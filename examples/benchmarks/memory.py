@@ -131,7 +131,9 @@ def main():
                         "there".format(", ".join(CONTESTANTS), MICRO_BATCH,
                                        WHOLE))
     parser.add_argument("--net", choices=sorted(NETS), default="default",
-                        help="the net (default: default)")
+                        help="the net (default: default); small is there to "
+                        "try this program, and is less than what differs by "
+                        "chance")
     parser.add_argument("--keep-freed", action="store_true",
                         help="let pools keep what is freed, as by default")
     parser.add_argument("--resource-variables", action="store_true",

@@ -134,10 +134,15 @@ def main():
     parser.add_argument("json", help="the file with what was printed")
     parser.add_argument("svg", help="the file to write")
     settings = parser.parse_args()
-    with open(settings.json) as file:
-        results = json.load(file)["results"]
+    try:
+        with open(settings.json) as file:
+            drawn = draw(json.load(file)["results"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        parser.error(
+            "{} must hold what windows.py or memory.py printed with --json; "
+            "{}: {}".format(settings.json, type(error).__name__, error))
     with open(settings.svg, "w") as file:
-        file.write(draw(results))
+        file.write(drawn)
 
 
 if __name__ == "__main__":
